@@ -1,0 +1,152 @@
+"""The one attention function, for every model.
+
+transformers asks for an attention function by name. Ours computes ordinary attention; a *probe* handed in for
+one forward pass sees each layer's call and decides what leaves it: that is all there is to recording and patching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from gossamer.errors import GossamerError
+
+NAME = "gossamer"
+
+# Arguments that change what attention computes and that this function does not know. Ignoring one would give
+# wrong numbers without a word, so a model that passes one is refused.
+UNSUPPORTED = {
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "position_bias": "a position bias (ALiBi, T5)",
+    "alibi": "ALiBi",
+    "head_mask": "a head mask",
+}
+
+
+@dataclass(eq=False)
+class AttentionCall:
+    """One layer's attention in one forward pass: its inputs, and what follows from them."""
+
+    module: nn.Module
+    query: Tensor  # (batch, head, query, d_head)
+    key: Tensor  # (batch, kv head, key, d_head)
+    value: Tensor  # (batch, kv head, key, d_head)
+    visible: Tensor  # (batch or 1, 1, query, key), True where the query may look
+    scaling: float
+    softcap: float | None = None
+    dropout: float = 0.0
+
+    @property
+    def layer(self) -> int:
+        layer = self.module.layer_idx
+        assert isinstance(layer, int)
+        return layer
+
+    @cached_property
+    def pattern(self) -> Tensor:
+        """The attention weights, (batch, head, query, key)."""
+        batch, heads, queries, width = self.query.shape
+        groups = heads // self.key.shape[1]  # query heads that share one key head
+        query = self.query.reshape(batch, self.key.shape[1], groups * queries, width)
+        scores = (query @ self.key.transpose(-1, -2)).view(batch, heads, queries, -1) * self.scaling
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        scores = scores.masked_fill(~self.visible, torch.finfo(scores.dtype).min)
+        return scores.softmax(dim=-1, dtype=torch.float32).to(self.value.dtype)
+
+    @cached_property
+    def output(self) -> Tensor:
+        """Each head's output z, (batch, head, query, d_head)."""
+        if self.softcap is not None or "pattern" in self.__dict__:
+            return mix(F.dropout(self.pattern, self.dropout), self.value)
+        return F.scaled_dot_product_attention(
+            self.query,
+            self.key,
+            self.value,
+            attn_mask=self.visible,
+            dropout_p=self.dropout,
+            scale=self.scaling,
+            enable_gqa=self.query.shape[1] != self.key.shape[1],
+        )
+
+
+# What one forward pass does inside attention: from a call to the z that leaves it, (batch, head, query, d_head).
+Probe = Callable[[AttentionCall], Tensor]
+
+_probe: ContextVar[Probe | None] = ContextVar("gossamer_probe", default=None)
+
+
+def mix(pattern: Tensor, value: Tensor) -> Tensor:
+    """Sum the values by the pattern: (b, head, query, key), (b, kv head, key, d) -> (b, head, query, d)."""
+    batch, heads, queries, keys = pattern.shape
+    groups = heads // value.shape[1]
+    return (pattern.reshape(batch, value.shape[1], groups * queries, keys) @ value).view(batch, heads, queries, -1)
+
+
+@contextmanager
+def probing(probe: Probe | None) -> Iterator[None]:
+    """Hand `probe` to every attention call inside the block, and to none after it."""
+    token = _probe.set(probe)
+    try:
+        yield
+    finally:
+        _probe.reset(token)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The function registered with transformers; it returns z as (batch, query, head, d_head)."""
+    for argument, what in UNSUPPORTED.items():
+        if kwargs.get(argument) is not None:
+            raise GossamerError(f"{type(module).__name__} uses {what}, which Gossamer's attention does not reproduce")
+    if attention_mask is None or attention_mask.dtype != torch.bool:
+        raise GossamerError(
+            f"{type(module).__name__} did not pass the boolean mask Gossamer asked for (got "
+            f"{None if attention_mask is None else attention_mask.dtype}): its padding and windows would be lost"
+        )
+    call = AttentionCall(
+        module=module,
+        query=query,
+        key=key,
+        value=value,
+        visible=attention_mask[..., : key.shape[-2]],
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        softcap=softcap,
+        dropout=dropout if module.training else 0.0,
+    )
+    probe = _probe.get()
+    z = call.output if probe is None else probe(call)
+    return z.transpose(1, 2).contiguous(), None
+
+
+def mask(*args: Any, **kwargs: Any) -> Tensor:
+    """The mask function: always a boolean mask, never skipped, so that `visible` is known in every layer."""
+    kwargs.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+    made = sdpa_mask(*args, **kwargs)
+    assert made is not None
+    return made
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, mask)

@@ -1,0 +1,152 @@
+"""Forward passes of a Hugging Face model through Gossamer's attention, leaving the model as it was.
+
+`session` puts our attention in and takes it out again. Inside it, each call of `Passes` is one forward pass that
+reads logits only where they are wanted, and may probe attention, replace the embeddings, capture the residual
+stream between layers, or start at a later layer from a captured one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gossamer.attention.function import NAME, Probe, probing
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A decoder layer and what it returns: transformers' layers give a tensor, or a tuple that starts with one."""
+
+    module: nn.Module
+    tuple_length: int | None
+
+    def wrap(self, hidden: Tensor) -> Any:
+        return hidden if self.tuple_length is None else (hidden, *[None] * (self.tuple_length - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """Where logits are wanted: one position of each row, and of the vocabulary all (None) or some tokens."""
+
+    positions: Tensor  # (batch,)
+    tokens: Tensor | None = None  # (batch, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Forward passes inside a session."""
+
+    hf: PreTrainedModel
+    layers: Sequence[Layer]
+
+    def __call__(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        *,
+        read: Readout | None = None,
+        probe: Probe | None = None,
+        embeddings: Tensor | None = None,
+        capture: list[Tensor] | None = None,
+        start: tuple[int, Tensor] | None = None,
+    ) -> Tensor:
+        """One forward pass of `ids` (batch, position); logits (batch, n), or all of them if `read` is None.
+
+        mask: 1 for tokens, 0 for right padding; None if there is no padding.
+        embeddings: stand in for the token embeddings, (batch, position, d_model).
+        capture: gets the residual stream after each layer, (batch, position, d_model).
+        start: (layer, residual stream entering it): earlier layers are not run.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(probing(probe))
+            if embeddings is not None:
+                given = embeddings
+                embed = self.hf.get_input_embeddings()
+                handle = embed.register_forward_hook(lambda *_: given)
+                stack.callback(handle.remove)
+            if capture is not None:
+                kept = capture
+                for layer in self.layers:
+                    handle = layer.module.register_forward_hook(lambda _m, _i, out: kept.append(first(out)))
+                    stack.callback(handle.remove)
+            if start is not None:
+                index, hidden = start
+                for layer in self.layers[:index]:
+                    skipped = layer.wrap(hidden)
+                    stack.enter_context(forward_as(layer.module, lambda *_a, _s=skipped, **_k: _s))
+            if read is not None:
+                head = self.hf.get_output_embeddings()
+                stack.enter_context(forward_as(head, reader(head, read)))
+            # The sequence length is explicit in `ids`; a key-value cache would only cost memory.
+            logits: Tensor = self.hf(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return logits if read is None else logits[:, 0]
+
+
+def first(out: Any) -> Tensor:
+    tensor = out[0] if isinstance(out, tuple) else out
+    assert isinstance(tensor, Tensor)
+    return tensor
+
+
+def reader(head: nn.Module, read: Readout) -> Callable[[Tensor], Tensor]:
+    """The unembedding, at the read positions and tokens only.
+
+    It stands in for the head's own forward, so that whatever the model does to its logits afterwards (soft-capping,
+    scaling) still happens.
+    """
+    full = head.forward
+
+    def forward(hidden: Tensor) -> Tensor:
+        rows = torch.arange(hidden.shape[0], device=hidden.device)
+        last = hidden[rows, read.positions.to(hidden.device)].unsqueeze(1)  # (batch, 1, d_model)
+        if read.tokens is None:
+            return full(last)
+        tokens = read.tokens.to(hidden.device)
+        if type(head) is not nn.Linear:  # a quantised or adapted head knows best how to apply itself
+            return full(last).gather(-1, tokens.unsqueeze(1))
+        logits = last @ head.weight[tokens].transpose(-1, -2)  # (batch, 1, n)
+        return logits if head.bias is None else logits + head.bias[tokens].unsqueeze(1)
+
+    return forward
+
+
+@contextmanager
+def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let `module` run `forward` inside the block. A forward set on the instance before (accelerate) comes back."""
+    before = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = before
+
+
+@contextmanager
+def session(hf: PreTrainedModel, layers: Sequence[Layer], *, implementation: str = NAME) -> Iterator[Passes]:
+    """Run `hf` with our attention (or another one), in evaluation mode and with frozen weights; then undo it all."""
+    configs = {id(m.config): m.config for m in hf.modules() if isinstance(m, PreTrainedModel)}
+    implementations = [(config, config._attn_implementation) for config in configs.values()]
+    training = [module for module in hf.modules() if module.training]
+    trainable = [parameter for parameter in hf.parameters() if parameter.requires_grad]
+    try:
+        hf.set_attn_implementation(implementation)
+        hf.eval()
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield Passes(hf, layers)
+    finally:
+        for config, before in implementations:
+            config._attn_implementation = before
+        for module in training:
+            module.training = True
+        for parameter in trainable:
+            parameter.requires_grad_(True)

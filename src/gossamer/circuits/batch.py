@@ -1,0 +1,102 @@
+"""Prompts as tensors, in batches that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from gossamer.attention.passes import Readout
+from gossamer.errors import GossamerError
+from gossamer.models import Model
+from gossamer.tasks.metric import Metric
+from gossamer.tasks.pair import Prompts
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some prompts of a task, padded on the right."""
+
+    rows: list[int]  # which prompts
+    clean: Tensor  # (prompt, position)
+    corrupted: Tensor  # (prompt, position)
+    mask: Tensor | None  # (prompt, position), None if nothing is padded
+    lengths: Tensor  # (prompt,)
+    metric: Metric
+
+    @classmethod
+    def of(cls, prompts: Prompts, rows: Sequence[int], device: torch.device) -> Batch:
+        pairs = [prompts.pairs[row] for row in rows]
+        lengths = torch.tensor([len(pair) for pair in pairs])
+        width = int(lengths.max())
+        clean, corrupted = (torch.zeros(len(pairs), width, dtype=torch.long) for _ in range(2))
+        for row, pair in enumerate(pairs):
+            clean[row, : len(pair)] = torch.tensor(pair.clean)
+            corrupted[row, : len(pair)] = torch.tensor(pair.corrupted)
+        mask = (torch.arange(width) < lengths[:, None]).long()
+        return cls(
+            rows=list(rows),
+            clean=clean.to(device),
+            corrupted=corrupted.to(device),
+            mask=None if bool(mask.all()) else mask.to(device),
+            lengths=lengths.to(device),
+            metric=Metric.of(prompts.metric, pairs, device),
+        )
+
+    @property
+    def read(self) -> Readout:
+        """The last position of each prompt, and the answers' logits."""
+        return Readout(self.lengths - 1, self.metric.read_tokens)
+
+
+def by_length(prompts: Prompts, rows: Sequence[int]) -> list[int]:
+    """The rows from long to short: little padding, and too large a batch shows at once."""
+    return sorted(rows, key=lambda row: (-len(prompts.pairs[row]), row))
+
+
+def fitting_size(model: Model, prompts: Prompts, *, patterns: bool) -> int:
+    """How many prompts to take at once: enough tokens to keep the device busy, and few enough maps for its memory."""
+    longest = max(len(pair) for pair in prompts.pairs)
+    tokens = 2048 if model.device.type == "cpu" else 16384
+    size = tokens // longest
+    if patterns:
+        # The clean and the replacing pattern, scores, their order and ranks: 32 bytes an entry of every layer's map.
+        entries = model.n_layers * model.n_heads * longest * longest
+        memory = torch.cuda.mem_get_info(model.device)[0] // 2 if model.device.type == "cuda" else 2 * 1024**3
+        size = min(size, memory // (32 * entries))
+    return max(1, min(size, len(prompts)))
+
+
+def in_batches(rows: Sequence[int], size: int, work: Callable[[Sequence[int]], T]) -> Iterator[tuple[Sequence[int], T]]:
+    """Do `work` on `size` rows at a time, halving the size whenever memory runs out.
+
+    Raises:
+        GossamerError: one row alone does not fit.
+    """
+    start = 0
+    while start < len(rows):
+        some = rows[start : start + size]
+        try:
+            done = work(some)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(some) == 1:
+                raise GossamerError("out of memory with a single prompt: use shorter prompts or a larger device") from error
+            size = len(some) // 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        yield some, done
+        start += len(some)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

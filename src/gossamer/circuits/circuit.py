@@ -1,0 +1,135 @@
+"""A measured circuit, and the files it is kept in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gossamer.circuits.curve import explained_effect, size_at
+from gossamer.circuits.parts import write_whole
+from gossamer.tasks.metric import DEFINITIONS
+from gossamer.tasks.pair import Prompts
+
+PACKAGES = ("gossamer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+SUMMARY = "circuit.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """The curve of one model on one task, and the ranking behind it."""
+
+    model: dict[str, Any]
+    prompts: Prompts
+    settings: dict[str, Any]
+    ks: list[int]
+    metric: np.ndarray  # (prompt, k), the metric with the k best units kept
+    clean: np.ndarray  # (prompt,)
+    corrupted: np.ndarray  # (prompt,)
+    correct: np.ndarray  # (prompt,) bool, the clean prompt answered right
+    total: np.ndarray  # (prompt,), how many units there are
+    rankings: dict[str, Tensor]  # the scores; see `Job.rankings`
+    checks: dict[str, float]
+    seconds: float
+
+    @property
+    def explained_effect(self) -> np.ndarray:
+        """The curve, (k,): a ratio of means over prompts, 0 with none kept and 1 with all."""
+        return explained_effect(self.metric, self.clean, self.metric[:, 0])
+
+    def size_at(self, level: float = 0.9) -> float | None:
+        """How many units explain `level` of the effect, interpolated; None if no measured size does."""
+        return size_at(self.ks, self.explained_effect, level, log=self.settings["units"] == "edges")
+
+    @property
+    def k90(self) -> float | None:
+        return self.size_at(0.9)
+
+    @property
+    def k90_measured(self) -> int | None:
+        """The smallest measured size that explains 90%."""
+        return next((k for k, e in zip(self.ks, self.explained_effect, strict=True) if e >= 0.9), None)
+
+    def frame(self) -> pd.DataFrame:
+        """The curve of every prompt as a tidy table: prompt, k, metric, explained_effect."""
+        n, sizes = self.metric.shape
+        none = self.metric[:, :1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            effect = (self.metric - none) / (self.clean[:, None] - none)
+        return pd.DataFrame(
+            {
+                "prompt": np.repeat(np.arange(n), sizes),
+                "k": np.tile(self.ks, n),
+                "metric": self.metric.ravel(),
+                "explained_effect": effect.ravel(),
+            }
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Everything that was asked, what came out, and which versions ran."""
+        prompts, effect = self.prompts, self.explained_effect
+        return {
+            "model": self.model,
+            "task": {
+                "name": prompts.task,
+                "metric": prompts.metric,
+                "metric_definition": DEFINITIONS[prompts.metric],
+                "prompts": len(prompts),
+                "seed": prompts.seed,
+                "dropped": prompts.dropped,
+                "tokens": [min(len(p) for p in prompts.pairs), max(len(p) for p in prompts.pairs)],
+            },
+            **self.settings,
+            "accuracy": float(self.correct.mean()),
+            "clean": float(self.clean.mean()),
+            "corrupted": float(self.corrupted.mean()),
+            "none_kept": float(self.metric[:, 0].mean()),
+            "units_total": [int(self.total.min()), int(self.total.max())],
+            "k90": self.k90,
+            "k90_measured": self.k90_measured,
+            "curve": {
+                "k": self.ks,
+                "metric": self.metric.mean(axis=0).tolist(),
+                "explained_effect": effect.tolist(),
+            },
+            "checks": self.checks,
+            "seconds": round(self.seconds, 2),
+            "versions": {
+                "python": platform.python_version(),
+                **{package: importlib.metadata.version(package) for package in PACKAGES},
+            },
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write curve.parquet, scores.safetensors, prompts.jsonl and, last, circuit.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "curve.parquet", lambda path: self.frame().to_parquet(path, index=False))
+        write_whole(folder / "scores.safetensors", lambda path: save_file(self.rankings, path))
+        write_whole(folder / "prompts.jsonl", lambda path: path.write_text(self.prompt_lines(), encoding="utf-8"))
+        text = json.dumps(self.summary(), indent=2, ensure_ascii=False)
+        write_whole(folder / SUMMARY, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+    def prompt_lines(self) -> str:
+        """The prompts in the format of a jsonl task, with the metric of each."""
+        lines = []
+        for row, encoded in enumerate(self.prompts.pairs):
+            pair = encoded.pair
+            record = {
+                "clean": pair.clean,
+                "corrupted": pair.corrupted,
+                "answers": pair.answers,
+                "wrong": pair.wrong,
+                "template": pair.template,
+                "clean_metric": float(self.clean[row]),
+                "corrupted_metric": float(self.corrupted[row]),
+            }
+            lines.append(json.dumps(record, ensure_ascii=False))
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,323 @@
+"""From a model and prompts to a circuit: score, rank, keep k, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.attention.passes import Passes, session
+from gossamer.circuits import curve, importance
+from gossamer.circuits.activations import REPLACEMENTS, Activations, Record, replacement
+from gossamer.circuits.batch import Batch, by_length, fitting_size, in_batches
+from gossamer.circuits.circuit import Circuit
+from gossamer.circuits.parts import Parts
+from gossamer.circuits.ranking import RANKINGS, SIGNS, order, random_scores, ranks
+from gossamer.circuits.units import UNITS, Unit
+from gossamer.errors import GossamerError
+from gossamer.models import Model
+from gossamer.tasks.pair import Prompts
+
+# What a job says while it works: (stage, done, total).
+Progress = Callable[[str, int, int], None]
+
+SAVED_EDGES = 65_536  # of each prompt's ranked edges, so many are kept: a circuit, not a map of everything
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of a circuit."""
+
+    units: str = "heads"
+    ranking: str = "sentence"
+    importance: str = "gradient"
+    sign: str = "absolute"
+    replace: str = "corrupted"
+    ig_steps: int = 5
+    seed: int = 0
+
+    def check(self, prompts: Prompts) -> None:
+        choices = {
+            "units": tuple(UNITS),
+            "ranking": RANKINGS,
+            "importance": importance.IMPORTANCES,
+            "sign": SIGNS,
+            "replace": REPLACEMENTS,
+        }
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise GossamerError(f"unknown {name} {value!r}: choose {', '.join(allowed)}")
+        if self.ig_steps < 1:
+            raise GossamerError(f"{self.ig_steps} IG steps asked for: ask for at least 1")
+        if self.units == "edges" and self.ranking == "dataset" and not prompts.shared_positions:
+            raise GossamerError(
+                "one ranking of edges for all prompts needs prompts that share their positions, and these differ in "
+                "template or length: use prompts of one template and length (--same-positions), or rank by sentence"
+            )
+
+
+def circuit(
+    model: Model,
+    prompts: Prompts,
+    *,
+    units: str = "heads",
+    ranking: str = "sentence",
+    importance: str = "gradient",
+    sign: str = "absolute",
+    replace: str = "corrupted",
+    ig_steps: int = 5,
+    seed: int = 0,
+    batch: int | None = None,
+    parts: Parts | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> Circuit:
+    """Rank a model's heads or attention edges on a task, keep the k best for every k, and measure what they explain.
+
+    Args:
+        units: "heads" or "edges".
+        ranking: "sentence" (within each prompt), "dataset" (one ranking, by the mean score), or "random".
+        importance: "gradient", "ig" (gradients along the path from the corrupted prompt), or "exact" (patch each unit).
+        sign: "absolute" ranks by |score|, "signed" what helps first.
+        replace: what removed units become: "corrupted", "mean" or "zero".
+        seed: of the random ranking.
+        batch: prompts at once; by default as many as fit, and fewer when memory runs out.
+        parts: finished batches of an interrupted run.
+        progress: hears (stage, done, total).
+
+    Raises:
+        GossamerError: an unknown choice, or a task on which the explained effect is undefined.
+    """
+    settings = Settings(units, ranking, importance, sign, replace, ig_steps, seed)
+    settings.check(prompts)
+    started = time.monotonic()
+    with session(model.hf, model.layers) as passes:
+        job = Job(model, prompts, settings, passes, parts or Parts(), batch, progress)
+        job.baseline()
+        if ranking == "dataset":
+            job.score_all()
+        job.measure_all()
+        return job.result(time.monotonic() - started)
+
+
+class Job:
+    """One circuit in the making: stages over batches of prompts, each batch a part that is never done twice."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: Prompts,
+        settings: Settings,
+        passes: Passes,
+        parts: Parts,
+        batch: int | None,
+        progress: Progress,
+    ) -> None:
+        self.model, self.prompts, self.settings = model, prompts, settings
+        self.passes, self.parts, self.progress = passes, parts, progress
+        self.unit: Unit = UNITS[settings.units]
+        self.size = batch or fitting_size(model, prompts, patterns=self.unit.patterns)
+        total = max(self.total(len(pair)) for pair in prompts.pairs)
+        self.ks = curve.sizes(settings.units, total)
+        self.means: list[Tensor] | None = None
+
+    def total(self, length: int) -> int:
+        """An upper bound of the units of a prompt (a sliding window leaves fewer edges)."""
+        heads = self.model.n_layers * self.model.n_heads
+        return heads if self.settings.units == "heads" else heads * length * (length + 1) // 2
+
+    def stage(self, name: str, work: Callable[[Batch], dict[str, Tensor]], steps: int = 1) -> None:
+        """Do `work` on every batch that has no part yet."""
+        done = self.parts.done(name)
+        left = by_length(self.prompts, [row for row in range(len(self.prompts)) if row not in done])
+        self.progress(name, len(done), len(self.prompts))
+
+        def on_rows(rows: Sequence[int]) -> dict[str, Tensor]:
+            return work(Batch.of(self.prompts, rows, self.model.device))
+
+        for rows, part in in_batches(left, self.size, on_rows):
+            self.parts.add(name, {"rows": torch.tensor(list(rows)), **part})
+            self.progress(name, len(self.parts.done(name)), len(self.prompts))
+
+    def collect(self, stage: str, name: str) -> Tensor:
+        """A value of every prompt, in the order of the prompts."""
+        rows = torch.cat([part["rows"] for part in self.parts[stage]])
+        return torch.cat([part[name] for part in self.parts[stage]])[rows.argsort()]
+
+    def baseline(self) -> None:
+        """How the model does on the clean and the corrupted prompts; the heads' means, if they replace anything."""
+
+        def work(batch: Batch) -> dict[str, Tensor]:
+            record = Record(patterns=False)
+            with torch.no_grad():
+                clean = self.passes(batch.clean, batch.mask, read=batch.read)
+                corrupted = self.passes(batch.corrupted, batch.mask, read=batch.read, probe=record)
+            part = {
+                "clean": batch.metric.values(clean),
+                "corrupted": batch.metric.values(corrupted),
+                "correct": batch.metric.correct(clean),
+            }
+            if self.settings.replace == "mean":
+                real = (torch.arange(batch.clean.shape[1]).to(batch.lengths) < batch.lengths[:, None])[:, None, :, None]
+                sums = [(z * real.to(z.device)).sum(dim=(0, 2)).double().cpu() for z in record.seen.z]
+                part["sum"] = torch.stack(sums)[None]  # (1, layer, head, d_head)
+                part["count"] = batch.lengths.sum()[None]
+            return part
+
+        self.stage("baseline", work)
+        for name in ("clean", "corrupted"):
+            if not torch.isfinite(self.collect("baseline", name)).all():
+                raise GossamerError(f"the metric of some {name} prompts is NaN or infinite: the model's logits are broken")
+        check_effect(self.collect("baseline", "clean"), self.collect("baseline", "corrupted"), "corrupted")
+        if self.settings.replace == "mean":
+            parts = self.parts["baseline"]
+            mean = sum(part["sum"][0] for part in parts) / sum(part["count"] for part in parts)
+            assert isinstance(mean, Tensor)
+            self.means = list(mean)
+
+    def instead(self, batch: Batch) -> Activations:
+        record = Record(patterns=self.unit.patterns)
+        with torch.no_grad():
+            self.passes(batch.corrupted, batch.mask, read=batch.read, probe=record)
+        return replacement(self.settings.replace, record.seen, self.means)
+
+    def scores(self, batch: Batch, instead: Activations) -> Tensor:
+        """The importance of every unit, (prompt, layer, *unit)."""
+        kind, unit = self.settings.importance, self.unit
+        if kind == "gradient":
+            return importance.gradient(self.passes, batch, unit, instead)
+        if kind == "ig":
+            return importance.integrated(self.passes, batch, unit, instead, steps=self.settings.ig_steps)
+        done, total = 0, sum(self.total(int(length)) for length in batch.lengths)
+
+        def tick(rows: int) -> None:
+            nonlocal done
+            done += rows
+            self.progress("exact patching of a batch", done, total)
+
+        rows_per_pass = max(1, 2048 // batch.clean.shape[1])
+        return importance.exact(self.passes, batch, unit, instead, rows_per_pass=rows_per_pass, tick=tick)
+
+    def score_all(self) -> None:
+        """The scores behind one ranking for all prompts."""
+
+        def work(batch: Batch) -> dict[str, Tensor]:
+            scores = self.scores(batch, self.instead(batch))
+            # Edge maps are summed at once: there is room for those of a batch, not of a data set.
+            return {"sum": scores.double().sum(dim=0, keepdim=True)} | ({} if self.unit.patterns else {"scores": scores})
+
+        self.stage("scores", work)
+
+    def measure_all(self) -> None:
+        """The curve of every prompt, by its own ranking or by that of the data set."""
+        mean = None
+        if self.settings.ranking == "dataset":
+            mean = sum(part["sum"] for part in self.parts["scores"])
+            assert isinstance(mean, Tensor)
+            mean = (mean / len(self.prompts)).float().to(self.model.device)
+
+        def work(batch: Batch) -> dict[str, Tensor]:
+            instead = self.instead(batch)
+            valid = self.unit.valid(instead, batch)
+            if self.settings.ranking == "random":
+                scores = random_scores(batch.rows, valid, self.settings.seed)
+            elif mean is not None:
+                scores = mean.expand_as(valid)
+            else:
+                scores = self.scores(batch, instead)
+            sign = "signed" if self.settings.ranking == "random" else self.settings.sign
+            ordered = order(scores, valid, sign)
+            ranked = ranks(ordered, valid.shape[1:])
+            done = len(self.parts.done("curve")) * len(self.ks)
+
+            def tick(passes: int) -> None:
+                nonlocal done
+                done += passes * len(batch.rows)
+                self.progress("curve, prompts x sizes", done, len(self.prompts) * len(self.ks))
+
+            values = curve.measure(self.passes, batch, self.unit, ranked, instead, self.ks, tick)
+            part = {"metric": values, "total": valid.flatten(1).sum(1)}
+            return part | self.saved(scores, ordered, valid)
+
+        self.stage("curve", work)
+
+    def saved(self, scores: Tensor, ordered: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """What is kept of a batch's ranking: every head's score, or the first edges with theirs."""
+        if not self.unit.patterns:
+            return {"scores": scores}
+        top = ordered[:, :SAVED_EDGES]
+        index = torch.stack(torch.unravel_index(top, scores.shape[1:]), dim=-1).to(torch.int16)
+        exists = valid.flatten(1).gather(1, top)
+        index[~exists] = -1
+        return {"index": index, "scores": scores.flatten(1).gather(1, top).masked_fill(~exists, torch.nan)}
+
+    def result(self, seconds: float) -> Circuit:
+        metric = self.collect("curve", "metric").double().numpy()
+        clean, corrupted = (self.collect("baseline", name).double().numpy() for name in ("clean", "corrupted"))
+        none, everything = metric[:, 0], metric[:, -1]
+        check_effect(torch.from_numpy(clean), torch.from_numpy(none), f"none-kept ({self.settings.replace})")
+        checks = {"all_kept_minus_clean": float(np.abs(everything - clean).max())}
+        if self.settings.replace == "corrupted":
+            checks["none_kept_minus_corrupted"] = float(np.abs(none - corrupted).max())
+        span = abs(float(clean.mean() - none.mean()))
+        if max(checks.values()) > 0.05 * max(span, float(np.abs(clean).mean())):
+            raise GossamerError(
+                f"keeping everything should give the clean metric and keeping nothing the replaced one, but they differ "
+                f"by {max(checks.values()):.2g}: the model's passes don't repeat; try dtype float32"
+            )
+        return Circuit(
+            model=self.model.describe(),
+            prompts=self.prompts,
+            settings=asdict(self.settings),
+            ks=self.ks,
+            metric=metric,
+            clean=clean,
+            corrupted=corrupted,
+            correct=self.collect("baseline", "correct").numpy(),
+            total=self.collect("curve", "total").numpy(),
+            rankings=self.rankings(),
+            checks=checks,
+            seconds=seconds,
+        )
+
+    def rankings(self) -> dict[str, Tensor]:
+        """The scores file: for heads `scores` (prompt, layer, head); for edges, best first, `index` (prompt, n, 4) as
+        layer, head, query, key and `scores` (prompt, n), with -1 and NaN after a prompt's last edge."""
+        if not self.unit.patterns:
+            stage = "scores" if self.settings.ranking == "dataset" else "curve"
+            return {"scores": self.collect(stage, "scores")}
+        widest = max(part["index"].shape[1] for part in self.parts["curve"])
+        for part in self.parts["curve"]:
+            missing = widest - part["index"].shape[1]
+            part["index"] = torch.nn.functional.pad(part["index"], (0, 0, 0, missing), value=-1)
+            part["scores"] = torch.nn.functional.pad(part["scores"], (0, missing), value=torch.nan)
+        return {name: self.collect("curve", name) for name in ("index", "scores")}
+
+
+def check_effect(clean: Tensor, bottom: Tensor, what: str) -> None:
+    """Refuse a task whose metric doesn't move: the explained effect would be 0 / 0."""
+    difference = (clean.double() - bottom.double()).mean().item()
+    scale = max(clean.abs().mean().item(), bottom.abs().mean().item(), 1e-6)
+    if abs(difference) < 1e-4 * scale:
+        raise GossamerError(
+            f"the clean and the {what} metric don't differ (means {clean.mean().item():.4g} and "
+            f"{bottom.mean().item():.4g}): the explained effect is undefined; use another task or model"
+        )
+
+
+def cost_of_exact_edges(model: Model, prompts: Prompts) -> int:
+    """How many single-edge patches exact importance takes."""
+    heads = model.n_layers * model.n_heads
+    return sum(heads * len(pair) * (len(pair) + 1) // 2 for pair in prompts.pairs)
+
+
+def describe_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that had a say in the result."""
+    if settings["ranking"] == "random":
+        return {k: v for k, v in settings.items() if k not in ("importance", "sign", "ig_steps")}
+    unused = {"seed"} | (set() if settings["importance"] == "ig" else {"ig_steps"})
+    return {k: v for k, v in settings.items() if k not in unused}

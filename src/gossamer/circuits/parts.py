@@ -1,0 +1,48 @@
+"""Finished batches, kept on disk so that an interrupted job goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Part = dict[str, Tensor]
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside `path`, then put it in place: the file is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Parts:
+    """The parts of each stage in the order they were finished; without a folder they live in memory only."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.stages: dict[str, list[Part]] = {}
+        if folder is not None and folder.is_dir():
+            for path in sorted(folder.glob("*.safetensors")):
+                self.stages.setdefault(path.name.split("-")[0], []).append(load_file(path))
+
+    def __getitem__(self, stage: str) -> list[Part]:
+        return self.stages.setdefault(stage, [])
+
+    def done(self, stage: str) -> set[int]:
+        """The prompts that this stage is done with."""
+        return {int(row) for part in self[stage] for row in part["rows"]}
+
+    def add(self, stage: str, part: Part) -> None:
+        parts = self[stage]
+        parts.append({name: tensor.detach().cpu().contiguous() for name, tensor in part.items()})
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"{stage}-{len(parts):06}.safetensors"
+            write_whole(path, lambda temporary: save_file(parts[-1], temporary))

@@ -1,0 +1,5 @@
+"""The one exception for everything a user can mend."""
+
+
+class GossamerError(ValueError):
+    """What is wrong, the value, and what to do, in one line. The command line prints it and exits with 2."""

@@ -1,0 +1,341 @@
+"""Load a causal language model, and make sure that Gossamer sees what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from gossamer.attention.function import AttentionCall
+from gossamer.attention.passes import Layer, Passes, Readout, first, session
+from gossamer.errors import GossamerError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Beginning-of-text tokens that exist for nothing else. GPT-2 and Pythia call their end-of-text token "bos" too,
+# but were not trained with one in front of every text.
+BEGINNINGS = {"<s>", "<bos>", "<BOS>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>"}
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A Hugging Face model whose attention Gossamer reproduces, with its tokenizer."""
+
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    revision: str | None
+    first_token: int | None  # prepended to every prompt
+    layers: tuple[Layer, ...]
+    n_heads: int
+    _encoded: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.hf.device
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model takes, where its configuration says so."""
+        length = getattr(self.hf.config.get_text_config(), "max_position_embeddings", None)
+        return length if isinstance(length, int) and length > 0 else None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The token ids of `text`, the model's first token in front where it has one."""
+        if text not in self._encoded:
+            ids = self.tokenizer(text, add_special_tokens=False).input_ids
+            self._encoded[text] = ((self.first_token,) if self.first_token is not None else ()) + tuple(ids)
+        return self._encoded[text]
+
+    def describe(self) -> dict[str, Any]:
+        """What a result says of the model."""
+        first_token = None if self.first_token is None else self.tokenizer.convert_ids_to_tokens(self.first_token)
+        return {
+            "name": self.name,
+            "revision": self.revision,
+            "type": self.hf.config.model_type,
+            "layers": self.n_layers,
+            "heads_per_layer": self.n_heads,
+            "dtype": str(self.hf.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "first_token": first_token,
+        }
+
+
+def load(
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    first_token: str = "auto",
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a model by hub id, folder or bundled name, and check that its attention is reproduced.
+
+    Args:
+        name: "gpt2", "allenai/OLMo-7B-hf", a folder, or "bundled:induction".
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps", or "spread" (over all GPUs).
+        dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16" or "float16".
+        revision: a branch, tag or commit of a hub model.
+        first_token: "auto" (prepended where the model was trained with one), "none", or the token itself.
+        trust_remote_code: run code that comes with the model. Only for models whose code you have read.
+
+    Raises:
+        GossamerError: the model can't be found, has no safetensors weights, has weights that are not numbers, or has
+            attention that Gossamer does not reproduce.
+    """
+    name = str(name)
+    if dtype not in ("auto", *DTYPES):
+        raise GossamerError(f"unknown dtype {dtype!r}: choose auto, {', '.join(DTYPES)}")
+    place = pick_device(device)
+    if name.startswith("bundled:"):
+        from gossamer.bundled import build
+
+        hf, tokenizer = build(name.removeprefix("bundled:"))
+        hf = hf.to("cpu" if place == "spread" else place)
+        if dtype != "auto":
+            hf = hf.to(DTYPES[dtype])
+    else:
+        hf, tokenizer = from_files(name, place, dtype, revision, trust_remote_code)
+    commit = getattr(hf.config, "_commit_hash", None)
+    return wrap(hf, tokenizer, name=name, revision=commit or revision, first_token=first_token)
+
+
+def from_files(
+    name: str, place: str, dtype: str, revision: str | None, trust_remote_code: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    folder = Path(name).expanduser()
+    if folder.exists() or name.startswith((".", "/", "~")):
+        check_folder(folder)
+        name = str(folder)
+    on_cpu = place == "cpu"
+    common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    level = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **common)
+        hf, report = AutoModelForCausalLM.from_pretrained(
+            name,
+            use_safetensors=True,
+            dtype=DTYPES.get(dtype, torch.float32 if on_cpu else "auto"),
+            device_map="auto" if place == "spread" else None,
+            output_loading_info=True,
+            **common,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise GossamerError(f"could not load {name!r} as a causal language model: {reason}") from error
+    finally:
+        hf_logging.set_verbosity(level)
+    if missing := sorted(report["missing_keys"]):
+        raise GossamerError(
+            f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
+            "transformers would fill them with random numbers"
+        )
+    if place not in ("spread", "cpu"):
+        hf = hf.to(place)
+    return hf, tokenizer
+
+
+def check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise GossamerError(f"{folder} is not a model folder: it has no config.json")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = next(iter([*folder.glob("*.bin"), *folder.glob("*.pt")]), None)
+    if pickled is not None:
+        raise GossamerError(f"{folder} holds only pickled weights ({pickled.name}): convert them to safetensors first")
+    raise GossamerError(f"{folder} holds no weights: expected model.safetensors beside config.json")
+
+
+def pick_device(device: str) -> str:
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    if device == "spread":
+        return "spread"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise GossamerError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:N, mps or spread") from error
+    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+        raise GossamerError(f"device {device!r} is not available on this machine: use cpu")
+    return device
+
+
+def wrap(
+    hf: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str | None = None,
+    revision: str | None = None,
+    first_token: str = "auto",
+) -> Model:
+    """Make a Gossamer model of a loaded transformers model, after the same checks as `load`."""
+    name = name or hf.config.name_or_path or type(hf).__name__
+    check_weights(hf, name)
+    layers, n_heads = check_attention(hf, name)
+    return Model(
+        hf=hf,
+        tokenizer=tokenizer,
+        name=name,
+        revision=revision,
+        first_token=find_first_token(tokenizer, first_token),
+        layers=layers,
+        n_heads=n_heads,
+    )
+
+
+def find_first_token(tokenizer: PreTrainedTokenizerBase, choice: str) -> int | None:
+    """The token to prepend: the tokenizer's own habit, or a beginning token that it knows but does not add."""
+    if choice == "none":
+        return None
+    if choice != "auto":
+        token = tokenizer.get_vocab().get(choice)
+        if token is None:
+            raise GossamerError(f"first token {choice!r} is not in the tokenizer's vocabulary: give one that is, or none")
+        return int(token)
+    bos = tokenizer.bos_token_id
+    added = tokenizer("a").input_ids[:1]
+    if added != tokenizer("a", add_special_tokens=False).input_ids[:1] and added in ([bos], [tokenizer.cls_token_id]):
+        return int(added[0])
+    return int(bos) if bos is not None and str(tokenizer.bos_token) in BEGINNINGS else None
+
+
+def check_weights(hf: PreTrainedModel, name: str) -> None:
+    for key, tensor in [*hf.named_parameters(), *hf.named_buffers()]:
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise GossamerError(f"the weights of {name!r} are broken: {key} holds NaN or infinity")
+
+
+def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], int]:
+    """Run a few tokens and refuse the model unless our attention gives its logits, and is all that moves information.
+
+    Two sequences of unequal length (so one is padded) that share their last token:
+
+    1. our logits equal those of the model's own eager attention;
+    2. the first sequence, every head replaced by its output on the second, ends in the second's logits: the
+       definition of "no unit kept". A model that mixes tokens by other means (state space, convolution) fails.
+    """
+    kind = hf.config.model_type
+
+    def refuse(reason: str) -> GossamerError:
+        return GossamerError(f"{name!r} ({kind}) is not supported: {reason}")
+
+    if hf.get_output_embeddings() is None:
+        raise refuse("it has no unembedding, so it is not a causal language model")
+    if not hf._can_set_attn_implementation():
+        raise refuse("its attention never asks transformers' attention interface")
+
+    vocabulary = hf.get_input_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, (2, 12), generator=generator)
+    ids[1, 7] = ids[0, 11]
+    ids = ids.to(hf.device)
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    ends = torch.tensor([11, 7], device=hf.device)
+
+    watch = Watch()
+    with torch.no_grad():
+        with session(hf, (), implementation="eager") as passes:
+            own = passes(ids, mask)
+        try:
+            with session(hf, ()) as passes:
+                ours = passes(ids, mask, probe=watch)
+        except GossamerError as error:
+            raise refuse(str(error)) from error
+        layers, n_heads = watch.layers(hf, refuse)
+        scale = own[mask.bool()].float().std().item()
+        tolerance = max(scale, 1e-3) * (1e-4 if hf.dtype == torch.float32 else 0.1)
+        if not torch.isfinite(own[mask.bool()]).all():
+            raise refuse("its logits on a few random tokens are not finite")
+        difference = (own - ours)[mask.bool()].abs().max().item()
+        if difference > tolerance:
+            raise refuse(f"with Gossamer's attention its logits differ by {difference:.2g} from its own")
+        with session(hf, layers) as passes:
+            difference = none_kept_error(passes, ids[0:1], torch.cat([ids[1:, :7], ids[0:1, 7:]], dim=1), ends[:1])
+        if difference > tolerance:
+            raise refuse(
+                f"something other than attention carries information between its tokens (logits differ by "
+                f"{difference:.2g} with every head replaced)"
+            )
+    return layers, n_heads
+
+
+def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor, ends: Tensor) -> float:
+    kept: list[Tensor] = []
+
+    def record(call: AttentionCall) -> Tensor:
+        kept.append(call.output)
+        return call.output
+
+    target = passes(corrupted, read=Readout(ends), probe=record)
+    patched = passes(clean, read=Readout(ends), probe=lambda call: kept[call.layer])
+    return (target - patched).abs().max().item()
+
+
+class Watch:
+    """A probe that only notes which modules call, and with how many heads."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[nn.Module, int]] = []
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        self.calls.append((call.module, call.query.shape[1]))
+        return call.output
+
+    def layers(self, hf: PreTrainedModel, refuse: Any) -> tuple[tuple[Layer, ...], int]:
+        """The decoder layers in order, once every one of them is known to attend through our function."""
+        expected = hf.config.get_text_config().num_hidden_layers
+        found = [getattr(module, "layer_idx", None) for module, _ in self.calls]
+        if found != list(range(expected)):
+            raise refuse(f"of its {expected} layers, those that attend through the interface are {found}")
+        heads = {n for _, n in self.calls}
+        if len(heads) != 1:
+            raise refuse(f"its layers have different numbers of heads, {sorted(heads)}")
+        modules = decoder_layers(hf, [module for module, _ in self.calls])
+        if modules is None:
+            raise refuse("its decoder layers are not in one list")
+        return layer_shapes(hf, modules), heads.pop()
+
+
+def decoder_layers(hf: PreTrainedModel, attentions: Sequence[nn.Module]) -> list[nn.Module] | None:
+    """The members of the ModuleList that holds these attention modules, one in each member."""
+    for module in hf.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == len(attentions):
+            members = list(module)
+            inside = (any(m is attention for m in member.modules()) for member, attention in zip(members, attentions))
+            if all(inside):
+                return members
+    return None
+
+
+def layer_shapes(hf: PreTrainedModel, modules: Sequence[nn.Module]) -> tuple[Layer, ...]:
+    """What each layer returns, seen in a pass of one token."""
+    lengths: list[int | None] = []
+
+    def note(_module: nn.Module, _inputs: Any, out: Any) -> None:
+        first(out)  # a tensor, or a tuple that starts with one
+        lengths.append(len(out) if isinstance(out, tuple) else None)
+
+    handles = [module.register_forward_hook(note) for module in modules]
+    try:
+        with torch.no_grad(), session(hf, ()) as passes:
+            passes(torch.zeros(1, 1, dtype=torch.long, device=hf.device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(Layer(module, length) for module, length in zip(modules, lengths, strict=True))
