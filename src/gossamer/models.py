@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 # Beginning-of-text tokens that exist for nothing else. GPT-2 and Pythia call their end-of-text token "bos" too,
 # but were not trained with one in front of every text.
-BEGINNINGS = {"<s>", "<bos>", "<BOS>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>"}
+BEGINNINGS = {"<s>", "<bos>", "<BOS>", "<|begin_of_text|>", "<|startoftext|>"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,14 @@ class Model:
             self._encoded[text] = ((self.first_token,) if self.first_token is not None else ()) + tuple(ids)
         return self._encoded[text]
 
+    def fingerprint(self) -> str:
+        """A hash of some numbers of every weight tensor: tells checkpoints apart, whatever their name."""
+        digest = hashlib.sha256()
+        for key, tensor in self.hf.state_dict().items():
+            some = tensor.detach().flatten()[:: max(1, tensor.numel() // 64)]
+            digest.update(key.encode() + some.double().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def describe(self) -> dict[str, Any]:
         """What a result says of the model."""
         first_token = None if self.first_token is None else self.tokenizer.convert_ids_to_tokens(self.first_token)
@@ -66,6 +75,7 @@ class Model:
             "type": self.hf.config.model_type,
             "layers": self.n_layers,
             "heads_per_layer": self.n_heads,
+            "weights": self.fingerprint(),
             "dtype": str(self.hf.dtype).removeprefix("torch."),
             "device": str(self.device),
             "first_token": first_token,
@@ -103,9 +113,8 @@ def load(
         from gossamer.bundled import build
 
         hf, tokenizer = build(name.removeprefix("bundled:"))
-        hf = hf.to("cpu" if place == "spread" else place)
-        if dtype != "auto":
-            hf = hf.to(DTYPES[dtype])
+        move(hf, "cpu" if place == "spread" else place)
+        move(hf, DTYPES.get(dtype, torch.float32))
     else:
         hf, tokenizer = from_files(name, place, dtype, revision, trust_remote_code)
     commit = getattr(hf.config, "_commit_hash", None)
@@ -125,7 +134,7 @@ def from_files(
     hf_logging.set_verbosity_error()
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **common)
-        hf, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             use_safetensors=True,
             dtype=DTYPES.get(dtype, torch.float32 if on_cpu else "auto"),
@@ -138,14 +147,19 @@ def from_files(
         raise GossamerError(f"could not load {name!r} as a causal language model: {reason}") from error
     finally:
         hf_logging.set_verbosity(level)
+    hf, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise GossamerError(
             f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
             "transformers would fill them with random numbers"
         )
     if place not in ("spread", "cpu"):
-        hf = hf.to(place)
+        move(hf, place)
     return hf, tokenizer
+
+
+def move(hf: nn.Module, where: str | torch.dtype) -> None:
+    hf.to(where)  # in place; transformers types its own `to` too narrowly
 
 
 def check_folder(folder: Path) -> None:
@@ -205,11 +219,16 @@ def find_first_token(tokenizer: PreTrainedTokenizerBase, choice: str) -> int | N
     if choice != "auto":
         token = tokenizer.get_vocab().get(choice)
         if token is None:
-            raise GossamerError(f"first token {choice!r} is not in the tokenizer's vocabulary: give one that is, or none")
+            raise GossamerError(
+                f"first token {choice!r} is not in the tokenizer's vocabulary: give one that is, or none"
+            )
         return int(token)
     bos = tokenizer.bos_token_id
     added = tokenizer("a").input_ids[:1]
-    if added != tokenizer("a", add_special_tokens=False).input_ids[:1] and added in ([bos], [tokenizer.cls_token_id]):
+    if added != tokenizer("a", add_special_tokens=False).input_ids[:1] and added in (
+        [bos],
+        [tokenizer.cls_token_id],
+    ):
         return int(added[0])
     return int(bos) if bos is not None and str(tokenizer.bos_token) in BEGINNINGS else None
 
@@ -223,11 +242,11 @@ def check_weights(hf: PreTrainedModel, name: str) -> None:
 def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], int]:
     """Run a few tokens and refuse the model unless our attention gives its logits, and is all that moves information.
 
-    Two sequences of unequal length (so one is padded) that share their last token:
-
-    1. our logits equal those of the model's own eager attention;
-    2. the first sequence, every head replaced by its output on the second, ends in the second's logits: the
-       definition of "no unit kept". A model that mixes tokens by other means (state space, convolution) fails.
+    1. On two sequences of unequal length, so that one is padded, our logits equal those of the model's own eager
+       attention.
+    2. A sequence in which every head is replaced by its output on another one, equal only in its last token, ends in
+       the other's logits: the definition of "no unit kept". A model that mixes tokens by other means (state space,
+       convolution) fails.
     """
     kind = hf.config.model_type
 
@@ -239,14 +258,15 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     if not hf._can_set_attn_implementation():
         raise refuse("its attention never asks transformers' attention interface")
 
-    vocabulary = hf.get_input_embeddings().weight.shape[0]
+    embed: Any = hf.get_input_embeddings()
+    vocabulary: int = embed.weight.shape[0]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocabulary, (2, 12), generator=generator)
-    ids[1, 7] = ids[0, 11]
-    ids = ids.to(hf.device)
+    other = torch.randint(vocabulary, (1, 12), generator=generator)
+    other[0, 11] = ids[0, 11]
+    ids, other = ids.to(hf.device), other.to(hf.device)
     mask = torch.ones_like(ids)
     mask[1, 8:] = 0
-    ends = torch.tensor([11, 7], device=hf.device)
 
     watch = Watch()
     with torch.no_grad():
@@ -266,7 +286,7 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
         if difference > tolerance:
             raise refuse(f"with Gossamer's attention its logits differ by {difference:.2g} from its own")
         with session(hf, layers) as passes:
-            difference = none_kept_error(passes, ids[0:1], torch.cat([ids[1:, :7], ids[0:1, 7:]], dim=1), ends[:1])
+            difference = none_kept_error(passes, ids[:1], other)
         if difference > tolerance:
             raise refuse(
                 f"something other than attention carries information between its tokens (logits differ by "
@@ -275,15 +295,16 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     return layers, n_heads
 
 
-def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor, ends: Tensor) -> float:
+def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor) -> float:
     kept: list[Tensor] = []
+    last = Readout(torch.tensor([clean.shape[1] - 1]))
 
     def record(call: AttentionCall) -> Tensor:
         kept.append(call.output)
         return call.output
 
-    target = passes(corrupted, read=Readout(ends), probe=record)
-    patched = passes(clean, read=Readout(ends), probe=lambda call: kept[call.layer])
+    target = passes(corrupted, read=last, probe=record)
+    patched = passes(clean, read=last, probe=lambda call: kept[call.layer])
     return (target - patched).abs().max().item()
 
 

@@ -63,7 +63,7 @@ class AttentionCall:
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         scores = scores.masked_fill(~self.visible, torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1, dtype=torch.float32).to(self.value.dtype)
+        return upcast(scores).softmax(dim=-1).to(self.value.dtype)
 
     @cached_property
     def output(self) -> Tensor:
@@ -85,6 +85,11 @@ class AttentionCall:
 Probe = Callable[[AttentionCall], Tensor]
 
 _probe: ContextVar[Probe | None] = ContextVar("gossamer_probe", default=None)
+
+
+def upcast(tensor: Tensor) -> Tensor:
+    """At least float32, for what half precision would spoil."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def mix(pattern: Tensor, value: Tensor) -> Tensor:

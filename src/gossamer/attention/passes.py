@@ -100,7 +100,7 @@ def reader(head: nn.Module, read: Readout) -> Callable[[Tensor], Tensor]:
     It stands in for the head's own forward, so that whatever the model does to its logits afterwards (soft-capping,
     scaling) still happens.
     """
-    full = head.forward
+    full: Callable[[Tensor], Tensor] = head.forward
 
     def forward(hidden: Tensor) -> Tensor:
         rows = torch.arange(hidden.shape[0], device=hidden.device)
@@ -110,7 +110,7 @@ def reader(head: nn.Module, read: Readout) -> Callable[[Tensor], Tensor]:
         tokens = read.tokens.to(hidden.device)
         if type(head) is not nn.Linear:  # a quantised or adapted head knows best how to apply itself
             return full(last).gather(-1, tokens.unsqueeze(1))
-        logits = last @ head.weight[tokens].transpose(-1, -2)  # (batch, 1, n)
+        logits: Tensor = last @ head.weight[tokens].transpose(-1, -2)  # (batch, 1, n)
         return logits if head.bias is None else logits + head.bias[tokens].unsqueeze(1)
 
     return forward

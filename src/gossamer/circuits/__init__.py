@@ -1,0 +1,1 @@
+"""Circuits: rank units by importance, keep the k best, measure the explained effect."""

@@ -75,5 +75,3 @@ def replacement(kind: str, corrupted: Activations, means: Sequence[Tensor] | Non
 
 def zeros_like(tensor: Tensor) -> Tensor:
     return torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand_as(tensor)
-
-

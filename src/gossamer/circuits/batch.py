@@ -87,7 +87,9 @@ def in_batches(rows: Sequence[int], size: int, work: Callable[[Sequence[int]], T
             if not out_of_memory(error):
                 raise
             if len(some) == 1:
-                raise GossamerError("out of memory with a single prompt: use shorter prompts or a larger device") from error
+                raise GossamerError(
+                    "out of memory with a single prompt: use shorter prompts or a larger device"
+                ) from error
             size = len(some) // 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

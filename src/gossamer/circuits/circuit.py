@@ -16,11 +16,13 @@ from torch import Tensor
 
 from gossamer.circuits.curve import explained_effect, size_at
 from gossamer.circuits.parts import write_whole
+from gossamer.figures.curves import draw_curves
 from gossamer.tasks.metric import DEFINITIONS
 from gossamer.tasks.pair import Prompts
 
 PACKAGES = ("gossamer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 SUMMARY = "circuit.json"
+FILES = ("curve.parquet", "scores.safetensors", "prompts.jsonl", "curve.png", SUMMARY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +47,13 @@ class Circuit:
         """The curve, (k,): a ratio of means over prompts, 0 with none kept and 1 with all."""
         return explained_effect(self.metric, self.clean, self.metric[:, 0])
 
-    def size_at(self, level: float = 0.9) -> float | None:
-        """How many units explain `level` of the effect, interpolated; None if no measured size does."""
+    def size_at(self, level: float = 0.9) -> int | None:
+        """How many units explain `level` of the effect; None if no measured size does."""
         return size_at(self.ks, self.explained_effect, level, log=self.settings["units"] == "edges")
 
     @property
-    def k90(self) -> float | None:
+    def k90(self) -> int | None:
         return self.size_at(0.9)
-
-    @property
-    def k90_measured(self) -> int | None:
-        """The smallest measured size that explains 90%."""
-        return next((k for k, e in zip(self.ks, self.explained_effect, strict=True) if e >= 0.9), None)
 
     def frame(self) -> pd.DataFrame:
         """The curve of every prompt as a tidy table: prompt, k, metric, explained_effect."""
@@ -94,7 +91,6 @@ class Circuit:
             "none_kept": float(self.metric[:, 0].mean()),
             "units_total": [int(self.total.min()), int(self.total.max())],
             "k90": self.k90,
-            "k90_measured": self.k90_measured,
             "curve": {
                 "k": self.ks,
                 "metric": self.metric.mean(axis=0).tolist(),
@@ -109,10 +105,11 @@ class Circuit:
         }
 
     def save(self, folder: Path) -> None:
-        """Write curve.parquet, scores.safetensors, prompts.jsonl and, last, circuit.json."""
+        """Write curve.parquet, scores.safetensors, curve.png, prompts.jsonl and, last, circuit.json."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "curve.parquet", lambda path: self.frame().to_parquet(path, index=False))
         write_whole(folder / "scores.safetensors", lambda path: save_file(self.rankings, path))
+        write_whole(folder / "curve.png", lambda path: draw_curves([self.summary()], path))
         write_whole(folder / "prompts.jsonl", lambda path: path.write_text(self.prompt_lines(), encoding="utf-8"))
         text = json.dumps(self.summary(), indent=2, ensure_ascii=False)
         write_whole(folder / SUMMARY, lambda path: path.write_text(text + "\n", encoding="utf-8"))

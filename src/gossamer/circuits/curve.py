@@ -53,26 +53,28 @@ def measure(
 
 
 def explained_effect(kept: np.ndarray, clean: np.ndarray, none: np.ndarray) -> np.ndarray:
-    """(M(kept) - M(none)) / (M(clean) - M(none)), each M a mean over prompts: (prompt, k), (prompt,), (prompt,) -> (k,)."""
+    """(M(kept) - M(none)) / (M(clean) - M(none)), each M a mean over prompts.
+
+    kept (prompt, k), clean and none (prompt,) -> (k,)
+    """
     bottom = none.mean()
     effect: np.ndarray = (kept.mean(axis=0) - bottom) / (clean.mean() - bottom)
     return effect
 
 
-def size_at(ks: Sequence[int], effect: np.ndarray, level: float = 0.9, *, log: bool) -> float | None:
-    """The number of units at which the curve first reaches `level`, or None where it doesn't.
+def size_at(ks: Sequence[int], effect: np.ndarray, level: float = 0.9, *, log: bool) -> int | None:
+    """The number of units it takes to reach `level` for the first time, or None where no measured size does.
 
-    Interpolated between the two measured sizes around the crossing, along the axis the curve is drawn on: linear for
-    heads, logarithmic for edges.
+    Interpolated between the two measured sizes around the crossing, along the axis the curve is drawn on (linear for
+    heads, logarithmic for edges), and rounded up: units come whole.
     """
     reached = np.flatnonzero(effect >= level)
     if not len(reached):
         return None
     after = int(reached[0])
     if after == 0:
-        return float(ks[0])
+        return ks[0]
     (k0, k1), (e0, e1) = ks[after - 1 : after + 1], effect[after - 1 : after + 1]
     share = float((level - e0) / (e1 - e0))
-    if log and k0 > 0:
-        return float(k0 * (k1 / k0) ** share)
-    return float(k0 + (k1 - k0) * share)
+    crossing = k0 * (k1 / k0) ** share if log and k0 > 0 else k0 + (k1 - k0) * share
+    return math.ceil(crossing - 1e-9)

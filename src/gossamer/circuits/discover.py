@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from gossamer.tasks.pair import Prompts
 # What a job says while it works: (stage, done, total).
 Progress = Callable[[str, int, int], None]
 
+ROW_TOKENS = 2048  # tokens of a pass in exact patching, where rows are plenty
 SAVED_EDGES = 65_536  # of each prompt's ranked edges, so many are kept: a circuit, not a map of everything
 
 
@@ -131,17 +131,17 @@ class Job:
         return heads if self.settings.units == "heads" else heads * length * (length + 1) // 2
 
     def stage(self, name: str, work: Callable[[Batch], dict[str, Tensor]], steps: int = 1) -> None:
-        """Do `work` on every batch that has no part yet."""
+        """Do `work` on every batch that has no part yet; it takes `steps` for each prompt."""
         done = self.parts.done(name)
         left = by_length(self.prompts, [row for row in range(len(self.prompts)) if row not in done])
-        self.progress(name, len(done), len(self.prompts))
+        self.progress(name, len(done) * steps, len(self.prompts) * steps)
 
         def on_rows(rows: Sequence[int]) -> dict[str, Tensor]:
             return work(Batch.of(self.prompts, rows, self.model.device))
 
         for rows, part in in_batches(left, self.size, on_rows):
             self.parts.add(name, {"rows": torch.tensor(list(rows)), **part})
-            self.progress(name, len(self.parts.done(name)), len(self.prompts))
+            self.progress(name, len(self.parts.done(name)) * steps, len(self.prompts) * steps)
 
     def collect(self, stage: str, name: str) -> Tensor:
         """A value of every prompt, in the order of the prompts."""
@@ -171,13 +171,14 @@ class Job:
         self.stage("baseline", work)
         for name in ("clean", "corrupted"):
             if not torch.isfinite(self.collect("baseline", name)).all():
-                raise GossamerError(f"the metric of some {name} prompts is NaN or infinite: the model's logits are broken")
+                raise GossamerError(
+                    f"the metric of some {name} prompts is NaN or infinite: the model's logits are broken"
+                )
         check_effect(self.collect("baseline", "clean"), self.collect("baseline", "corrupted"), "corrupted")
         if self.settings.replace == "mean":
             parts = self.parts["baseline"]
-            mean = sum(part["sum"][0] for part in parts) / sum(part["count"] for part in parts)
-            assert isinstance(mean, Tensor)
-            self.means = list(mean)
+            total = torch.stack([part["sum"][0] for part in parts]).sum(dim=0)  # (layer, head, d_head)
+            self.means = list(total / torch.stack([part["count"] for part in parts]).sum())
 
     def instead(self, batch: Batch) -> Activations:
         record = Record(patterns=self.unit.patterns)
@@ -199,7 +200,7 @@ class Job:
             done += rows
             self.progress("exact patching of a batch", done, total)
 
-        rows_per_pass = max(1, 2048 // batch.clean.shape[1])
+        rows_per_pass = max(1, ROW_TOKENS // batch.clean.shape[1])
         return importance.exact(self.passes, batch, unit, instead, rows_per_pass=rows_per_pass, tick=tick)
 
     def score_all(self) -> None:
@@ -208,17 +209,18 @@ class Job:
         def work(batch: Batch) -> dict[str, Tensor]:
             scores = self.scores(batch, self.instead(batch))
             # Edge maps are summed at once: there is room for those of a batch, not of a data set.
-            return {"sum": scores.double().sum(dim=0, keepdim=True)} | ({} if self.unit.patterns else {"scores": scores})
+            return {"sum": scores.double().sum(dim=0, keepdim=True)} | (
+                {} if self.unit.patterns else {"scores": scores}
+            )
 
         self.stage("scores", work)
 
     def measure_all(self) -> None:
         """The curve of every prompt, by its own ranking or by that of the data set."""
-        mean = None
+        mean: Tensor | None = None
         if self.settings.ranking == "dataset":
-            mean = sum(part["sum"] for part in self.parts["scores"])
-            assert isinstance(mean, Tensor)
-            mean = (mean / len(self.prompts)).float().to(self.model.device)
+            total = torch.stack([part["sum"] for part in self.parts["scores"]]).sum(dim=0)
+            mean = (total / len(self.prompts)).float().to(self.model.device)
 
         def work(batch: Batch) -> dict[str, Tensor]:
             instead = self.instead(batch)
@@ -237,13 +239,13 @@ class Job:
             def tick(passes: int) -> None:
                 nonlocal done
                 done += passes * len(batch.rows)
-                self.progress("curve, prompts x sizes", done, len(self.prompts) * len(self.ks))
+                self.progress("curve", done, len(self.prompts) * len(self.ks))
 
             values = curve.measure(self.passes, batch, self.unit, ranked, instead, self.ks, tick)
             part = {"metric": values, "total": valid.flatten(1).sum(1)}
             return part | self.saved(scores, ordered, valid)
 
-        self.stage("curve", work)
+        self.stage("curve", work, steps=len(self.ks))
 
     def saved(self, scores: Tensor, ordered: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """What is kept of a batch's ranking: every head's score, or the first edges with theirs."""
@@ -266,8 +268,8 @@ class Job:
         span = abs(float(clean.mean() - none.mean()))
         if max(checks.values()) > 0.05 * max(span, float(np.abs(clean).mean())):
             raise GossamerError(
-                f"keeping everything should give the clean metric and keeping nothing the replaced one, but they differ "
-                f"by {max(checks.values()):.2g}: the model's passes don't repeat; try dtype float32"
+                f"keeping everything should give the clean metric and keeping nothing the replaced one, but they "
+                f"differ by {max(checks.values()):.2g}: the model's passes don't repeat; try dtype float32"
             )
         return Circuit(
             model=self.model.describe(),
@@ -309,15 +311,16 @@ def check_effect(clean: Tensor, bottom: Tensor, what: str) -> None:
         )
 
 
-def cost_of_exact_edges(model: Model, prompts: Prompts) -> int:
-    """How many single-edge patches exact importance takes."""
+def cost_of_exact(model: Model, prompts: Prompts, units: str) -> tuple[int, float]:
+    """What exact importance takes: how many patches, and about how many seconds, from the time of one pass."""
     heads = model.n_layers * model.n_heads
-    return sum(heads * len(pair) * (len(pair) + 1) // 2 for pair in prompts.pairs)
-
-
-def describe_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that had a say in the result."""
-    if settings["ranking"] == "random":
-        return {k: v for k, v in settings.items() if k not in ("importance", "sign", "ig_steps")}
-    unused = {"seed"} | (set() if settings["importance"] == "ig" else {"ig_steps"})
-    return {k: v for k, v in settings.items() if k not in unused}
+    per_prompt = [1 if units == "heads" else len(pair) * (len(pair) + 1) // 2 for pair in prompts.pairs]
+    rows = by_length(prompts, range(len(prompts)))[: max(1, ROW_TOKENS // max(len(pair) for pair in prompts.pairs))]
+    batch = Batch.of(prompts, rows, model.device)
+    with torch.no_grad(), session(model.hf, model.layers) as passes:
+        passes(batch.clean, batch.mask, read=batch.read)  # the first one warms up
+        started = time.monotonic()
+        passes(batch.clean, batch.mask, read=batch.read).sum().item()
+        a_row = (time.monotonic() - started) / len(rows)
+    patches = heads * sum(per_prompt)
+    return patches, patches * a_row / 2  # a pass starts at the patched layer: half of them on average

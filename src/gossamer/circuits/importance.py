@@ -26,7 +26,7 @@ def gradient(passes: Passes, batch: Batch, unit: Unit, instead: Activations) -> 
 
 
 def integrated(passes: Passes, batch: Batch, unit: Unit, instead: Activations, *, steps: int) -> Tensor:
-    """The same with dM/dz averaged at `steps` midpoints of the line from the corrupted to the clean embeddings (EAP-IG)."""
+    """The same with dM/dz averaged at `steps` midpoints between the corrupted and the clean embeddings (EAP-IG)."""
     record = Record(patterns=unit.patterns)
     with torch.no_grad():
         passes(batch.clean, batch.mask, read=batch.read, probe=record)
@@ -55,7 +55,7 @@ def differentiate(
 def combine(unit: Unit, clean: Activations, instead: Activations, slopes: list[Tensor]) -> Tensor:
     """Scores of all units, (prompt, layer, *unit)."""
     with torch.no_grad():
-        scores = [unit.scores(layer, clean, instead, slope).float() for layer, slope in enumerate(slopes)]
+        scores = [unit.scores(layer, clean, instead, slope) for layer, slope in enumerate(slopes)]
         return torch.stack([score.to(scores[0].device) for score in scores], dim=1)
 
 
@@ -76,7 +76,7 @@ def exact(
         logits = passes(batch.clean, batch.mask, read=batch.read, probe=record, capture=residual)
         target = batch.metric.values(logits)
         valid = unit.valid(record.seen, batch)
-        scores = torch.zeros(valid.shape, device=valid.device)
+        scores = torch.zeros(valid.shape, dtype=target.dtype, device=valid.device)
         for layer in range(len(passes.layers)):
             for index in valid[:, layer].nonzero().split(rows_per_pass):  # (row, 1 + unit dims)
                 prompt = index[:, 0]
@@ -87,7 +87,7 @@ def exact(
                     None if batch.mask is None else batch.mask[prompt],
                     read=Readout(batch.read.positions[prompt], None if tokens is None else tokens[prompt]),
                     probe=override(layer, z),
-                    start=(layer, residual[layer - 1][prompt]) if layer else None,
+                    start=(layer, residual[layer - 1][prompt.to(residual[layer - 1].device)]) if layer else None,
                 )
                 effect = target[prompt] - batch.metric[prompt].values(logits)
                 scores[(prompt, torch.full_like(prompt, layer), *index[:, 1:].unbind(-1))] = effect.to(scores.device)

@@ -14,8 +14,8 @@ SIGNS = ("absolute", "signed")
 def order(scores: Tensor, valid: Tensor, sign: str) -> Tensor:
     """Flat unit indices from most to least important, (prompt, units); units that don't exist come last.
 
-    absolute ranks by |score|: whatever moves the metric. signed ranks by score: what helps first, what hurts last. Equal
-    scores keep the order of layer, head, query and key.
+    absolute ranks by |score|: whatever moves the metric. signed ranks by score: what helps first, what hurts last.
+    Equal scores keep the order of layer, head, query and key.
     """
     key = (scores.abs() if sign == "absolute" else scores).masked_fill(~valid, -torch.inf)
     return key.flatten(1).argsort(dim=1, descending=True, stable=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gossamer.attention.function import AttentionCall, Probe, mix
+from gossamer.attention.function import AttentionCall, Probe, mix, upcast
 from gossamer.circuits.activations import Activations
 from gossamer.circuits.batch import Batch
 
@@ -44,7 +44,7 @@ class Heads:
         return torch.ones(prompts, len(seen.z), heads, dtype=torch.bool, device=batch.clean.device)
 
     def scores(self, layer: int, clean: Activations, instead: Activations, gradient: Tensor) -> Tensor:
-        return ((clean.z[layer] - instead.z[layer]) * gradient).sum(dim=(-1, -2))
+        return (upcast(clean.z[layer] - instead.z[layer]) * gradient).sum(dim=(-1, -2))
 
     def patched(self, layer: int, clean: Activations, instead: Activations, index: Tensor) -> Tensor:
         prompt, head = index.unbind(-1)
@@ -77,11 +77,11 @@ class Edges:
 
     def scores(self, layer: int, clean: Activations, instead: Activations, gradient: Tensor) -> Tensor:
         # A_ij v_j . g_i for the clean contribution minus the one that would replace it
-        ours = clean.pattern[layer] * unmix(gradient, clean.value[layer])
-        return ours - instead.pattern[layer] * unmix(gradient, instead.value[layer])
+        ours = upcast(clean.pattern[layer]) * unmix(gradient, clean.value[layer])
+        return ours - upcast(instead.pattern[layer]) * unmix(gradient, instead.value[layer])
 
     def patched(self, layer: int, clean: Activations, instead: Activations, index: Tensor) -> Tensor:
-        prompt, head, query, key = index.unbind(-1)
+        prompt, head, query, _ = index.unbind(-1)
         z = clean.z[layer][prompt]  # indexing copies
         rows = torch.arange(len(z), device=z.device)
         z[rows, head, query] += contribution(instead, layer, index) - contribution(clean, layer, index)

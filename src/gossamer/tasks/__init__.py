@@ -56,9 +56,7 @@ TASKS = {
 }
 
 
-def prompts(
-    task: str, model: Model, n: int | None = 100, *, seed: int = 0, same_positions: bool = False
-) -> Prompts:
+def prompts(task: str, model: Model, n: int | None = 100, *, seed: int = 0, same_positions: bool = False) -> Prompts:
     """Prompt pairs of a task in a model's tokens.
 
     Args:
@@ -105,5 +103,7 @@ def group_filter(task: str, sample: Iterator[Pair], model: Model, size: int = 50
         return lambda pair: True  # nothing fits: `choose` says why
     commonest, count = groups.most_common(1)[0]
     if count < size / 100:
-        raise GossamerError(f"prompts of {task} hardly ever share their positions ({count} of {size}): use another task")
+        raise GossamerError(
+            f"prompts of {task} hardly ever share their positions ({count} of {size}): use another task"
+        )
     return lambda pair: group(pair) == commonest

@@ -11,24 +11,25 @@ from gossamer.tasks.words import DISTRACTORS, NAMES, OBJECTS, PLACES
 
 METRIC = "logit difference"
 
+# No template starts with a name: without a space before it, a name would be another token.
 TEMPLATES = (
     "When {A} and {B} went to the {place}, {S} gave a {object} to",
     "Then, {A} and {B} went to the {place}. {S} gave a {object} to",
     "One day, {A} and {B} went to the {place}. {S} gave a {object} to",
-    "{A} and {B} were playing at the {place}. {S} gave a {object} to",
+    "One morning, {A} and {B} were playing at the {place}. {S} gave a {object} to",
     "While {A} and {B} were at the {place}, {S} gave a {object} to",
     "After {A} and {B} came to the {place}, {S} handed a {object} to",
-    "{A} and {B} met at the {place}. Then {S} passed a {object} to",
+    "Last week {A} and {B} met at the {place}. Then {S} passed a {object} to",
     "Yesterday {A} and {B} walked to the {place}. {S} showed a {object} to",
-    "{A} and {B} had a lot of fun at the {place}. {S} gave a {object} to",
-    "When {A} and {B} were in the {place}, {S} wanted to give a {object} to",
+    "Today {A} and {B} had a lot of fun at the {place}. {S} gave a {object} to",
+    "That day {A} and {B} were happy to be at the {place}. {S} gave a {object} to",
     "The two friends {A} and {B} found a {object} at the {place}. {S} gave it to",
-    "{A} and {B} were walking near the {place}. {S} decided to give a {object} to",
+    "Two friends, {A} and {B}, were walking near the {place}. {S} decided to give a {object} to",
     "In the morning, {A} and {B} saw a {object} at the {place}. {S} gave it to",
-    "Once upon a time, {A} and {B} went to the {place}. {S} brought a {object} to",
+    "After lunch, {A} and {B} went back to the {place}. {S} gave a {object} to",
     "After the long day, {A} and {B} sat near the {place}. {S} offered a {object} to",
     "Because it was sunny, {A} and {B} went to the {place}. {S} threw a {object} to",
-    "{A} and {B} went home from the {place}. On the way, {S} gave a {object} to",
+    "In the evening, {A} and {B} went home from the {place}. On the way, {S} gave a {object} to",
     "There was a {object} at the {place}. {A} and {B} saw it, and {S} gave it to",
 )
 

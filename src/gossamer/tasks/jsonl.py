@@ -18,8 +18,8 @@ METRIC = "logit difference"
 def read(path: str | Path) -> list[tuple[int, Pair]]:
     """The pairs of a jsonl file with their line numbers; empty lines are skipped.
 
-    Each line: {"clean": "...", "corrupted": "...", "answers": [" Mary"], "wrong": [" John"]}, and, if positions mean the
-    same in some of them, a "template" that says which belong together.
+    Each line: {"clean": "...", "corrupted": "...", "answers": [" Mary"], "wrong": [" John"]}, and, if positions mean
+    the same in some of them, a "template" that says which belong together.
 
     Raises:
         GossamerError: the file can't be read, is empty, or a line is not such an object.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossamer.attention.function import upcast
 from gossamer.tasks.pair import EncodedPair
 
 LOGIT = "logit difference"
@@ -51,7 +52,7 @@ class Metric:
 
     def values(self, logits: Tensor) -> Tensor:
         """The metric of each prompt, (prompt,), from logits (prompt, n) or (prompt, vocabulary)."""
-        logits = logits.float()
+        logits = upcast(logits)
         right, wrong = self.right.to(logits.device), self.wrong.to(logits.device)
         if self.kind == LOGIT:
             zeros = torch.zeros_like(logits)
@@ -65,7 +66,7 @@ class Metric:
         probabilities, more of it on the right answers than on the wrong ones."""
         if self.kind == PROBABILITY:
             return self.values(logits) > 0
-        logits = logits.float()
+        logits = upcast(logits)
         right, wrong = self.right.to(logits.device), self.wrong.to(logits.device)
         worst = logits.masked_fill(~right, torch.inf).min(dim=-1).values
         best = logits.masked_fill(~wrong, -torch.inf).max(dim=-1).values

@@ -84,6 +84,8 @@ def answer_token(prompt: str, answer: str, model: Model) -> int:
     """The single token by which `answer` follows `prompt`."""
     before, after = model.encode(prompt), model.encode(prompt + answer)
     if after[:-1] == before:
+        if after[-1] == model.tokenizer.unk_token_id:
+            raise Unfit("answer unknown to the tokenizer", f"the answer {answer!r} is not in the vocabulary")
         return after[-1]
     # "... the year 17" + "76" may be written " 1776" in one token; the model can still say "76" after " 17".
     alone = model.tokenizer(answer, add_special_tokens=False).input_ids

@@ -4,11 +4,10 @@ children's stories."""
 NAMES = """
 Mary John Tom James Dan Sarah Alice Anna Lily Ben Tim Sue Mia Max Sam Amy Lucy Jack Emma Jane Bob Paul Mark Kate Rose
 Joe Peter David Michael Robert Kevin George Emily Laura Grace Henry Alex Adam Luke Leo Eva Ruby Jill Jim Bill Fred
-Frank Nick Steve Chris Brian Eric Ryan Kelly Rachel Lisa Linda Susan Karen Simon Martin Daniel Thomas William Charles
-Richard Andrew Matthew Anthony Jason Justin Scott Jeff Gary Larry Jerry Carl Roger Keith Bruce Ralph Roy Louis Philip
-Victor Oliver Arthur Edward Maria Helen Ruth Sharon Julia Diana Clara Alan Ray Lee Ian Neil Ross Sean Kyle Dean Wayne
-Barry Kim Dave Mike Matt Tony Andy Josh Jake Amanda Melissa Rebecca Jessica Jennifer Elizabeth Catherine Patrick Ted
-Molly Sara Sophie Zoe Billy Johnny Tommy Jenny Sally Bobby
+Frank Nick Steve Chris Brian Eric Ryan Kelly Rachel Lisa Linda Susan Karen Simon Martin Daniel Thomas William Andrew
+Jason Jeff Gary Larry Jerry Carl Roger Bruce Ralph Oliver Maria Ruth Sharon Julia Diana Clara Ray Lee Sean Kyle Barry
+Kim Dave Mike Matt Tony Andy Josh Jake Amanda Melissa Rebecca Jessica Jennifer Patrick Ted Molly Sara Sophie Zoe Billy
+Johnny Tommy Jenny Sally Bobby
 """.split()
 
 PLACES = """

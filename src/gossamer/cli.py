@@ -1,0 +1,295 @@
+"""The command line: parse, call one function, write files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from gossamer.errors import GossamerError
+
+# torch and transformers take seconds to import: what needs them is imported in the command, so that --help is instant.
+
+screen = Console(stderr=True)  # standard output is for results
+
+Command = Callable[..., None]
+
+
+def model_options(command: Command) -> Command:
+    """How a model is loaded, the same in every command."""
+    options = [
+        click.option(
+            "--device",
+            default="auto",
+            show_default=True,
+            help="auto, cpu, cuda, cuda:N, mps, or spread (GPUs)",
+        ),
+        click.option(
+            "--dtype",
+            default="auto",
+            help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16",
+        ),
+        click.option("--revision", help="branch, tag or commit of a hub model"),
+        click.option(
+            "--first-token", default="auto", help="token before every prompt: auto, none, or the token itself"
+        ),
+        click.option("--trust-remote-code", is_flag=True, help="run code that comes with the model"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"max_content_width": 120})
+@click.version_option(package_name="gossamer")
+def app() -> None:
+    """Make a transformer's attention sparse and read its circuits."""
+
+
+@app.command()
+@click.argument("model")
+@click.option("--task", required=True, help="greater-than, ioi, docstring, ioi-long, induction, or a .jsonl file")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for the results")
+@click.option("--units", type=click.Choice(["heads", "edges"]), default="heads", show_default=True)
+@click.option(
+    "--ranking",
+    type=click.Choice(["sentence", "dataset", "random"]),
+    default="sentence",
+    show_default=True,
+    help="within each prompt, one for all prompts, or by chance",
+)
+@click.option(
+    "--importance",
+    type=click.Choice(["gradient", "exact", "ig"]),
+    default="gradient",
+    show_default=True,
+    help="how a unit is scored: to first order, by patching each, or by gradients along the path",
+)
+@click.option(
+    "--sign",
+    type=click.Choice(["absolute", "signed"]),
+    default="absolute",
+    show_default=True,
+    help="rank by |score|, or what helps first",
+)
+@click.option(
+    "--replace",
+    type=click.Choice(["corrupted", "mean", "zero"]),
+    default="corrupted",
+    show_default=True,
+    help="what removed units become",
+)
+@click.option("--prompts", type=int, help="how many (default: 100, or all of a file)")
+@click.option("--seed", type=int, default=0, show_default=True, help="of the prompts and the random ranking")
+@click.option("--same-positions", is_flag=True, help="only prompts of one template and length")
+@click.option("--ig-steps", type=int, default=5, show_default=True, help="steps of --importance ig")
+@click.option("--batch", type=int, help="prompts at once (default: as many as fit)")
+@click.option("--json", "as_json", is_flag=True, help="print the result as one JSON object, last")
+@click.option("--force", is_flag=True, help="replace another run in the folder")
+@model_options
+def circuits(
+    model: str,
+    task: str,
+    out: Path,
+    prompts: int | None,
+    seed: int,
+    same_positions: bool,
+    batch: int | None,
+    as_json: bool,
+    force: bool,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    first_token: str,
+    trust_remote_code: bool,
+    **choices: Any,
+) -> None:
+    """Rank heads or attention edges on a task, keep the k best for every k, and measure the explained effect.
+
+    MODEL is a hub id, a folder, or bundled:induction. If the folder of --out holds an interrupted run of the same
+    command, it goes on.
+
+    \b
+    Examples:
+      gossamer circuits bundled:induction --task induction --out runs/first
+      gossamer circuits gpt2 --task ioi --units edges --out runs/gpt2-ioi-edges
+      gossamer circuits allenai/OLMo-7B-hf --task docstring --ranking dataset --dtype bfloat16 --out runs/olmo
+      gossamer circuits ./my-model --task mine.jsonl --importance exact --json --out runs/mine
+
+    \b
+    The folder gets: curve.parquet (prompt, k, metric, explained_effect), scores.safetensors, prompts.jsonl, curve.png,
+    and circuit.json, which says all that was asked, what came out, and which versions ran.
+    """
+    import gossamer
+    from gossamer.circuits.discover import Settings, cost_of_exact
+    from gossamer.circuits.runs import request, run_folder
+
+    if batch is not None and batch < 1:
+        raise GossamerError(f"a batch of {batch} prompts: give at least 1")
+    loaded = gossamer.load(
+        model,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        first_token=first_token,
+        trust_remote_code=trust_remote_code,
+    )
+    chosen = gossamer.prompts(task, loaded, prompts, seed=seed, same_positions=same_positions)
+    settings = {**choices, "seed": seed}
+    Settings(**settings).check(chosen)
+    with run_folder(out, request(loaded, chosen, settings), force=force) as parts:
+        if settings["importance"] == "exact" and settings["ranking"] != "random":
+            patches, seconds = cost_of_exact(loaded, chosen, settings["units"])
+            note(f"exact importance: {patches:,} patches, about {duration(seconds)}")
+        with progress_bar() as progress:
+            result = gossamer.circuit(loaded, chosen, batch=batch, parts=parts, progress=progress, **settings)
+        result.save(out)
+    summary = result.summary()
+    describe(summary, out)
+    if as_json:
+        click.echo(json.dumps(summary, ensure_ascii=False))
+
+
+def describe(summary: dict[str, Any], out: Path) -> None:
+    """The result on the screen."""
+    task, model = summary["task"], summary["model"]
+    k90, most = summary["k90"], summary["units_total"][1]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = {
+        "model": f"{model['name']} ({model['type']}, {model['layers']} x {model['heads_per_layer']} heads)",
+        "task": f"{task['name']}, {task['prompts']} prompts, seed {task['seed']}",
+        "first token": str(model["first_token"]),
+        "metric": f"{task['metric']}: clean {summary['clean']:.3f}, corrupted {summary['corrupted']:.3f}, "
+        f"{summary['accuracy']:.0%} answered right",
+        "circuit": f"{summary['units']}, {summary['ranking']} ranking, {summary['importance']} importance, "
+        f"{summary['sign']}, {summary['replace']} replacement",
+        "k90": f"{k90:,} of {most:,} {summary['units']}" if k90 is not None else "not reached",
+        "written to": str(out),
+    }
+    if task["dropped"]:
+        rows["did not fit"] = ", ".join(f"{count} {reason}" for reason, count in task["dropped"].items())
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    screen.print(table)
+
+
+@app.group(invoke_without_command=True)
+@click.pass_context
+def tasks(context: click.Context) -> None:
+    """List the tasks, or show some of their prompts.
+
+    \b
+    Examples:
+      gossamer tasks
+      gossamer tasks show ioi --model gpt2 -n 3
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from gossamer.tasks import TASKS
+
+    for name, task in TASKS.items():
+        click.echo(f"{name:14}{task.metric:24}{task.about}")
+    click.echo(f"{'FILE.jsonl':14}{'logit difference':24}your own: clean, corrupted, answers, wrong on every line")
+
+
+@tasks.command()
+@click.argument("task")
+@click.option("--model", required=True, help="whose tokenizer: hub id, folder, or bundled name")
+@click.option("-n", type=int, default=3, show_default=True, help="how many")
+@click.option("--seed", type=int, default=0, show_default=True)
+@model_options
+def show(
+    task: str,
+    model: str,
+    n: int,
+    seed: int,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    first_token: str,
+    trust_remote_code: bool,
+) -> None:
+    """Show prompts of a task as a model's tokens, the ones that differ in brackets.
+
+    \b
+    Example:
+      gossamer tasks show ioi --model gpt2 -n 3
+    """
+    import gossamer
+
+    loaded = gossamer.load(
+        model,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        first_token=first_token,
+        trust_remote_code=trust_remote_code,
+    )
+    chosen = gossamer.prompts(task, loaded, n, seed=seed)
+    for pair in chosen.pairs:
+        for name, ids, others in (
+            ("clean", pair.clean, pair.corrupted),
+            ("corrupted", pair.corrupted, pair.clean),
+        ):
+            tokens = loaded.tokenizer.convert_ids_to_tokens(list(ids))
+            marked = [t if a == b else f"[{t}]" for t, a, b in zip(tokens, ids, others, strict=True)]
+            click.echo(f"{name:10}{' '.join(marked)}")
+        click.echo(f"{'answers':10}{list(pair.pair.answers)}")
+        click.echo(f"{'wrong':10}{list(pair.pair.wrong)}")
+        click.echo(f"{'tokens':10}{len(pair)}, template {pair.pair.template or '-'}\n")
+    if chosen.dropped:
+        note("did not fit: " + ", ".join(f"{count} {reason}" for reason, count in chosen.dropped.items()))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Any]:
+    """A bar for each stage of a job."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total)
+            bars.update(stages[stage], completed=done, total=total)
+
+        yield progress
+
+
+def note(text: str) -> None:
+    screen.print(Text(text))
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. What the user can mend is one line on standard error and exit code 2."""
+    try:
+        app.main(arguments, prog_name="gossamer", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except (GossamerError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        sys.stderr.write("gossamer: " + " ".join(message.split()) + "\n")
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("gossamer: interrupted; the same command goes on from here\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gossamer import cli
+from gossamer.bundled import planted
+from gossamer.circuits import runs
+
+RUN = ["circuits", "bundled:induction", "--task", "induction", "--prompts", "6"]
+
+
+def call(*arguments: str) -> int:
+    try:
+        cli.main(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail in one line."""
+    capsys.readouterr()
+    assert call(*arguments) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines, "nothing was said"
+    said = [line for line in lines if line.startswith("gossamer: ")]
+    assert said == lines[-1:]
+    assert "Traceback" not in "".join(lines)
+    return said[0]
+
+
+def test_a_run_and_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert call(*RUN, "--out", str(out), "--json") == 0
+    printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert printed == json.loads((out / "circuit.json").read_text())
+    assert printed["k90"] == 2
+    assert printed["curve"]["k"] == list(range(9))
+    assert not (out / "parts").exists()
+
+
+def test_exact_edges_state_their_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--units", "edges", "--importance", "exact", "--prompts", "2"]
+    assert call(*RUN, *more, "--out", str(tmp_path / "run")) == 0
+    assert "exact importance: 1,056 patches, about" in capsys.readouterr().err
+
+
+def test_another_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert call(*RUN, "--out", str(out)) == 0
+    before = (out / "circuit.json").read_bytes()
+    assert "holds a finished run" in refused(capsys, *RUN, "--out", str(out), "--units", "edges")
+    assert (out / "circuit.json").read_bytes() == before
+    assert call(*RUN, "--out", str(out), "--units", "edges", "--force") == 0
+    assert json.loads((out / "circuit.json").read_text())["units"] == "edges"
+
+
+def test_other_peoples_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    for more in ([], ["--force"]):
+        assert "holds other files (thesis.tex)" in refused(capsys, *RUN, "--out", str(tmp_path), *more)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert "is a file" in refused(capsys, *RUN, "--out", str(tmp_path / "thesis.tex"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    hf, tokenizer = planted.build()
+    hf.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def line(clean: str, corrupted: str) -> str:
+    return json.dumps({"clean": clean, "corrupted": corrupted, "answers": [" river"], "wrong": [" cloud"]}) + "\n"
+
+
+GOOD = line("apple river apple", "stone river apple")
+
+
+def test_bad_input_is_one_line_and_leaves_no_file(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+
+    def circuits(task: str = "induction", model: str = "bundled:induction", *more: str) -> str:
+        said = refused(capsys, "circuits", model, "--task", task, "--out", str(out), *more)
+        assert not out.exists()
+        return said
+
+    def jsonl(text: str) -> str:
+        (tmp_path / "mine.jsonl").write_text(text)
+        return str(tmp_path / "mine.jsonl")
+
+    assert "unknown task 'iou'" in circuits("iou")
+    assert "line 2: the clean prompt has 4 tokens" in circuits(jsonl(GOOD + line("a b c d", "a b c")))
+    assert "is empty" in circuits(jsonl(""))
+    assert "line 17: " in circuits(jsonl(GOOD * 16 + "{oops\n"))
+    long = " ".join(["apple"] * 17)
+    assert "has 17 tokens, the model takes 16" in circuits(jsonl(line(long, "stone " + long[6:])))
+    assert "0 prompts asked for" in circuits("induction", "bundled:induction", "--prompts", "0")
+    assert "0 prompts asked for" in circuits(jsonl(GOOD), "bundled:induction", "--prompts", "0")
+    assert "a batch of 0" in circuits("induction", "bundled:induction", "--batch", "0")
+    assert "is not one of 'heads', 'edges'" in circuits("induction", "bundled:induction", "--units", "neurons")
+    assert "share their positions" in circuits(
+        "induction", "bundled:induction", "--units", "edges", "--ranking", "dataset"
+    )
+
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["lm_head.weight"].zero_()
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert "the explained effect is undefined" in circuits("induction", str(folder))
+    tensors["lm_head.weight"][0, 0] = torch.nan
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert "lm_head.weight holds NaN" in circuits("induction", str(folder))
+    weights.unlink()
+    assert "holds no weights" in circuits("induction", str(folder))
+    assert "no config.json" in circuits("induction", str(tmp_path / "nowhere") + "/")
+
+
+def test_commands_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No such command 'fly'" in refused(capsys, "fly")
+    assert "Missing option '--task'" in refused(capsys, "circuits", "gpt2", "--out", "x")
+
+
+@pytest.mark.parametrize("command", [[], ["circuits"], ["tasks"], ["tasks", "show"]])
+def test_help_has_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*command, "--help") == 0
+    text = capsys.readouterr().out
+    assert "Usage: gossamer" in text
+    assert not command or "Example" in text
+
+
+def test_tasks_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("tasks") == 0
+    listed = capsys.readouterr().out
+    for name in ("greater-than", "ioi", "docstring", "ioi-long", "FILE.jsonl"):
+        assert name in listed
+    assert call("tasks", "show", "induction", "--model", "bundled:induction", "-n", "2") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("clean ") == 2
+    assert shown.count("[") >= 4
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    """Killed in the middle, the same command finishes; another command is told so."""
+    out = tmp_path / "run"
+    arguments = [
+        *("circuits", "bundled:induction", "--task", "induction", "--units", "edges", "--importance", "exact"),
+        *("--prompts", "40", "--batch", "2", "--out", str(out), "--json"),
+    ]
+    command = [sys.executable, "-m", "gossamer.cli", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    parts = out / runs.PARTS
+    deadline = time.monotonic() + 120
+    while not list(parts.glob("curve-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = {path.name: path.read_bytes() for path in parts.glob("curve-*.safetensors")}
+    assert finished
+    assert not (out / "circuit.json").exists()
+
+    other = subprocess.run([*command, "--seed", "1"], capture_output=True, text=True, check=False)
+    assert other.returncode == 2
+    assert "holds an unfinished run with another prompts_sha256, seed" in other.stderr
+    assert {path.name: path.read_bytes() for path in parts.glob("curve-*.safetensors")} == finished
+
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["k90"] == 2
+    assert not parts.exists()
