@@ -3,8 +3,8 @@
     pip install "gossamer[bench]"
     python benchmarks/circuits.py
 
-GPT-2-small shape, random weights, 16 prompts of 15 tokens. Every line is a ratio of times taken in turns in this one run,
-the median of several rounds: on a noisy machine ratios hold where seconds don't.
+GPT-2-small shape, random weights, 16 prompts of 15 tokens. Every line is a ratio of times taken in turns in this one
+run, the median of several rounds: on a noisy machine ratios hold where seconds don't.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def main() -> None:
 
     def bare_forward() -> Tensor:
         with torch.no_grad():
-            return hf(batch.clean, logits_to_keep=1, use_cache=False).logits
+            logits: Tensor = hf(batch.clean, logits_to_keep=1, use_cache=False).logits
+        return logits
 
     def bare_gradient() -> None:
         """The floor: the clean pass forward and backward to its embeddings, the corrupted pass forward."""
@@ -165,7 +166,7 @@ def against_transformer_lens(
         with torch.no_grad():
             _, cache = bridge.run_with_cache(batch.corrupted, names_filter=keep_z)
             clean = difference(bridge(batch.clean)).mean()
-            patched = patching.get_act_patch_attn_head_out_all_pos(
+            patched: Tensor = patching.get_act_patch_attn_head_out_all_pos(
                 bridge, batch.clean, cache, lambda logits: difference(logits).mean()
             )
         return clean - patched

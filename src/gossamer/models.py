@@ -35,6 +35,7 @@ class Model:
     first_token: int | None  # prepended to every prompt
     layers: tuple[Layer, ...]
     n_heads: int
+    reuses_prefix: bool = True  # positions can be given to the model, so that a shared beginning is computed once
     _encoded: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
@@ -200,7 +201,7 @@ def wrap(
     """Make a Gossamer model of a loaded transformers model, after the same checks as `load`."""
     name = name or hf.config.name_or_path or type(hf).__name__
     check_weights(hf, name)
-    layers, n_heads = check_attention(hf, name)
+    layers, n_heads, reuses_prefix = check_attention(hf, name)
     return Model(
         hf=hf,
         tokenizer=tokenizer,
@@ -209,6 +210,7 @@ def wrap(
         first_token=find_first_token(tokenizer, first_token),
         layers=layers,
         n_heads=n_heads,
+        reuses_prefix=reuses_prefix,
     )
 
 
@@ -239,7 +241,7 @@ def check_weights(hf: PreTrainedModel, name: str) -> None:
             raise GossamerError(f"the weights of {name!r} are broken: {key} holds NaN or infinity")
 
 
-def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], int]:
+def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], int, bool]:
     """Run a few tokens and refuse the model unless our attention gives its logits, and is all that moves information.
 
     1. On two sequences of unequal length, so that one is padded, our logits equal those of the model's own eager
@@ -247,6 +249,8 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     2. A sequence in which every head is replaced by its output on another one, equal only in its last token, ends in
        the other's logits: the definition of "no unit kept". A model that mixes tokens by other means (state space,
        convolution) fails.
+    3. Running the later positions after a prefix gives the same logits; a model that takes no positions still works,
+       without that shortcut.
     """
     kind = hf.config.model_type
 
@@ -287,12 +291,14 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
             raise refuse(f"with Gossamer's attention its logits differ by {difference:.2g} from its own")
         with session(hf, layers) as passes:
             difference = none_kept_error(passes, ids[:1], other)
+            later = passes(ids[:, 5:], prefix=passes.prefix(ids, mask, 5))
+            reuses_prefix = (later - own[:, 5:])[mask[:, 5:].bool()].abs().max().item() <= tolerance
         if difference > tolerance:
             raise refuse(
                 f"something other than attention carries information between its tokens (logits differ by "
                 f"{difference:.2g} with every head replaced)"
             )
-    return layers, n_heads
+    return layers, n_heads, reuses_prefix
 
 
 def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor) -> float:

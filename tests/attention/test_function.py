@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gossamer.attention.function import AttentionCall, _probe, mix, probing
+from gossamer.attention.function import AttentionCall, _current, mix, probing
 from gossamer.attention.passes import Readout, session
 from gossamer.models import Model
 from tests.families import random_model
@@ -83,6 +83,23 @@ def test_starting_at_a_layer_is_running_from_the_start(model: Model) -> None:
             torch.testing.assert_close(again, full)
 
 
+@pytest.mark.parametrize("length", [1, 6, 13])
+def test_running_after_a_prefix_is_running_from_the_start(model: Model, length: int) -> None:
+    ids, mask = batch(padded=True)
+    ids = ids % 30
+    assert mask is not None
+    with torch.no_grad(), session(model.hf, model.layers) as passes:
+        full = passes(ids, mask)
+        prefix = passes.prefix(ids, mask, length)
+        real = mask[:, length:].bool()
+        torch.testing.assert_close(passes(ids[:, length:], prefix=prefix)[real], full[:, length:][real])
+        rows = torch.tensor([2, 0, 0])
+        some = passes(ids[rows, length:], prefix=prefix[rows])
+        torch.testing.assert_close(some[real[rows]], full[rows][:, length:][real[rows]])
+        by_pattern_too = passes(ids[:, length:], prefix=prefix, probe=by_pattern)
+        torch.testing.assert_close(by_pattern_too[real], full[:, length:][real], atol=1e-5, rtol=1e-5)
+
+
 def test_embeddings_stand_in_for_tokens(model: Model) -> None:
     ids = torch.randint(30, (2, 7))
     other = torch.randint(30, (2, 7))
@@ -105,7 +122,7 @@ def test_nothing_is_left_behind_whatever_is_raised(model: Model) -> None:
             [parameter.requires_grad for parameter in hf.parameters()],
             [sorted(module.__dict__) for module in hf.modules()],
             [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in hf.modules()],
-            _probe.get(),
+            _current.get(),
         )
 
     def broken(call: AttentionCall) -> Tensor:
@@ -136,9 +153,9 @@ def test_a_probe_ends_with_its_block() -> None:
 
     def inside() -> None:
         with probing(probe):
-            assert _probe.get() is probe
+            assert _current.get() == (probe, None)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         inside()
-    assert _probe.get() is None
+    assert _current.get() == (None, None)

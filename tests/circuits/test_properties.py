@@ -77,6 +77,36 @@ def test_a_prompts_curve_does_not_depend_on_its_batch(units: str, ranking: str) 
     assert abs(kept.metric[:4] - fewer.metric).max() < 1e-4
 
 
+@pytest.mark.parametrize("importance", ["gradient", "exact", "ig"])
+@pytest.mark.parametrize("units", UNITS)
+def test_a_shared_beginning_is_computed_once_and_changes_nothing(model: Model, units: str, importance: str) -> None:
+    if importance == "exact" and units == "edges" and model.hf.config.model_type not in ("gpt2", "mistral"):
+        return  # slow, and the same code
+    prompts = gossamer.prompts("induction", model, 40)
+    late = tuple(pair for pair in prompts.pairs if pair.pair.template in ("at-5", "at-6"))[:6]
+    some = Prompts(task="late", metric=prompts.metric, pairs=late, seed=0)
+    batch = Batch.of(some, range(len(some)), model.device)
+    with session(model.hf, model.layers) as passes:
+        assert batch.after_prefix(passes).clean.shape[1] == 4
+    for sign in ("absolute", "signed"):
+        fast = gossamer.circuit(model, some, units=units, importance=importance, sign=sign)
+        slow = gossamer.circuit(model, some, units=units, importance=importance, sign=sign, reuse_prefix=False)
+        assert (fast.total == slow.total).all()
+        assert abs(fast.metric - slow.metric).max() < 1e-4
+        torch.testing.assert_close(by_place(fast), by_place(slow), atol=1e-4, rtol=1e-4)
+
+
+def by_place(found: gossamer.Circuit) -> Tensor:
+    """The scores in the order of layer, head, query and key, whatever their rank (all prompts of one length)."""
+    scores = found.rankings["scores"]
+    if "index" not in found.rankings:
+        return scores
+    index = found.rankings["index"].long()
+    place = ((index[..., 0] * 100 + index[..., 1]) * 100 + index[..., 2]) * 100 + index[..., 3]
+    placed = scores.gather(1, place.argsort(dim=1))
+    return placed[~placed.isnan()]
+
+
 def test_edges_of_a_head_sum_to_the_head(model: Model) -> None:
     """Both the contributions themselves and their scores."""
     prompts = ragged(model)

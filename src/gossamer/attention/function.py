@@ -84,7 +84,33 @@ class AttentionCall:
 # What one forward pass does inside attention: from a call to the z that leaves it, (batch, head, query, d_head).
 Probe = Callable[[AttentionCall], Tensor]
 
-_probe: ContextVar[Probe | None] = ContextVar("gossamer_probe", default=None)
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The first positions of a batch, already computed: a pass over the later ones attends to their keys and values."""
+
+    length: int
+    keys: list[Tensor]  # per layer (batch, kv head, prefix, d_head)
+    values: list[Tensor]  # per layer (batch, kv head, prefix, d_head)
+    visible: list[Tensor]  # per layer (batch or 1, 1, position, position): of all positions, not only the first
+    rows: Tensor | None = None  # which rows of the batch; None for all
+
+    def __getitem__(self, rows: Tensor) -> Prefix:
+        assert self.rows is None
+        return Prefix(self.length, self.keys, self.values, self.visible, rows)
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A layer's keys and values with those of the prefix in front, and what the later positions may look at."""
+        before, values, visible = self.keys[layer], self.values[layer], self.visible[layer][:, :, self.length :]
+        if self.rows is not None:
+            rows = self.rows.to(before.device)
+            before, values = before[rows], values[rows]
+            visible = visible if len(visible) == 1 else visible[rows]
+        return torch.cat([before, key], dim=2), torch.cat([values, value], dim=2), visible
+
+
+# What the current forward pass does inside attention. Set for one pass, and gone after it.
+_current: ContextVar[tuple[Probe | None, Prefix | None]] = ContextVar("gossamer_pass", default=(None, None))
 
 
 def upcast(tensor: Tensor) -> Tensor:
@@ -100,13 +126,13 @@ def mix(pattern: Tensor, value: Tensor) -> Tensor:
 
 
 @contextmanager
-def probing(probe: Probe | None) -> Iterator[None]:
-    """Hand `probe` to every attention call inside the block, and to none after it."""
-    token = _probe.set(probe)
+def probing(probe: Probe | None, prefix: Prefix | None = None) -> Iterator[None]:
+    """Hand `probe` and `prefix` to every attention call inside the block, and to none after it."""
+    token = _current.set((probe, prefix))
     try:
         yield
     finally:
-        _probe.reset(token)
+        _current.reset(token)
 
 
 def attention(
@@ -130,17 +156,20 @@ def attention(
             f"{type(module).__name__} did not pass the boolean mask Gossamer asked for (got "
             f"{None if attention_mask is None else attention_mask.dtype}): its padding and windows would be lost"
         )
+    probe, prefix = _current.get()
+    visible = attention_mask[..., : key.shape[-2]]
+    if prefix is not None:
+        key, value, visible = prefix.extend(module.layer_idx, key, value)  # type: ignore[arg-type]
     call = AttentionCall(
         module=module,
         query=query,
         key=key,
         value=value,
-        visible=attention_mask[..., : key.shape[-2]],
+        visible=visible,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=softcap,
         dropout=dropout if module.training else 0.0,
     )
-    probe = _probe.get()
     z = call.output if probe is None else probe(call)
     return z.transpose(1, 2).contiguous(), None
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gossamer.attention.function import NAME, Probe, probing
+from gossamer.attention.function import NAME, AttentionCall, Prefix, Probe, probing
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,7 @@ class Passes:
         embeddings: Tensor | None = None,
         capture: list[Tensor] | None = None,
         start: tuple[int, Tensor] | None = None,
+        prefix: Prefix | None = None,
     ) -> Tensor:
         """One forward pass of `ids` (batch, position); logits (batch, n), or all of them if `read` is None.
 
@@ -62,9 +63,10 @@ class Passes:
         embeddings: stand in for the token embeddings, (batch, position, d_model).
         capture: gets the residual stream after each layer, (batch, position, d_model).
         start: (layer, residual stream entering it): earlier layers are not run.
+        prefix: earlier positions, already computed; `ids` are those that follow.
         """
         with ExitStack() as stack:
-            stack.enter_context(probing(probe))
+            stack.enter_context(probing(probe, prefix))
             if embeddings is not None:
                 given = embeddings
                 embed = self.hf.get_input_embeddings()
@@ -84,8 +86,26 @@ class Passes:
                 head = self.hf.get_output_embeddings()
                 stack.enter_context(forward_as(head, reader(head, read)))
             # The sequence length is explicit in `ids`; a key-value cache would only cost memory.
-            logits: Tensor = self.hf(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            more = {}
+            if prefix is not None:
+                more["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None] + prefix.length
+            logits: Tensor = self.hf(input_ids=ids, attention_mask=mask, use_cache=False, **more).logits
         return logits if read is None else logits[:, 0]
+
+    def prefix(self, ids: Tensor, mask: Tensor | None, length: int) -> Prefix:
+        """Compute the first `length` positions of `ids`, for passes over the others."""
+        seen = Prefix(length, [], [], [])
+
+        def keep(call: AttentionCall) -> Tensor:
+            seen.keys.append(call.key[:, :, :length])
+            seen.values.append(call.value[:, :, :length])
+            seen.visible.append(call.visible)
+            return call.output
+
+        with torch.no_grad():
+            nothing = torch.zeros(len(ids), dtype=torch.long)
+            self(ids, mask, read=Readout(nothing, nothing[:, None]), probe=keep)
+        return seen
 
 
 def first(out: Any) -> Tensor:

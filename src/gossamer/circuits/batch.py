@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gossamer.attention.passes import Readout
+from gossamer.attention.function import Prefix
+from gossamer.attention.passes import Passes, Readout
 from gossamer.errors import GossamerError
 from gossamer.models import Model
 from gossamer.tasks.metric import Metric
@@ -28,6 +29,7 @@ class Batch:
     mask: Tensor | None  # (prompt, position), None if nothing is padded
     lengths: Tensor  # (prompt,)
     metric: Metric
+    prefix: Prefix | None = None  # if there is one, all of the above is of the positions after it
 
     @classmethod
     def of(cls, prompts: Prompts, rows: Sequence[int], device: torch.device) -> Batch:
@@ -46,6 +48,25 @@ class Batch:
             mask=None if bool(mask.all()) else mask.to(device),
             lengths=lengths.to(device),
             metric=Metric.of(prompts.metric, pairs, device),
+        )
+
+    def after_prefix(self, passes: Passes) -> Batch:
+        """The same batch from the first position where a clean and a corrupted prompt differ.
+
+        Before it nothing differs, whatever is kept or replaced by its corrupted value: that part is computed once.
+        """
+        same = (self.clean == self.corrupted).all(dim=0).long()
+        length = int(same.cumprod(dim=0).sum())
+        if length < self.clean.shape[1] / 4:  # not worth a pass
+            return self
+        return Batch(
+            rows=self.rows,
+            clean=self.clean[:, length:],
+            corrupted=self.corrupted[:, length:],
+            mask=None,  # the prefix knows what every position sees
+            lengths=self.lengths - length,
+            metric=self.metric,
+            prefix=passes.prefix(self.clean, self.mask, length),
         )
 
     @property

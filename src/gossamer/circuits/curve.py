@@ -46,7 +46,8 @@ def measure(
     values = []
     with torch.no_grad():
         for k in ks:
-            logits = passes(batch.clean, batch.mask, read=batch.read, probe=unit.keep(ranks, k, instead))
+            probe = unit.keep(ranks, k, instead)
+            logits = passes(batch.clean, batch.mask, read=batch.read, probe=probe, prefix=batch.prefix)
             values.append(batch.metric.values(logits))
             tick(1)
     return torch.stack(values, dim=1)

@@ -75,6 +75,7 @@ def circuit(
     batch: int | None = None,
     parts: Parts | None = None,
     progress: Progress = lambda stage, done, total: None,
+    reuse_prefix: bool = True,
 ) -> Circuit:
     """Rank a model's heads or attention edges on a task, keep the k best for every k, and measure what they explain.
 
@@ -88,6 +89,7 @@ def circuit(
         batch: prompts at once; by default as many as fit, and fewer when memory runs out.
         parts: finished batches of an interrupted run.
         progress: hears (stage, done, total).
+        reuse_prefix: compute the beginning that a clean and a corrupted prompt share only once. The result is the same.
 
     Raises:
         GossamerError: an unknown choice, or a task on which the explained effect is undefined.
@@ -96,7 +98,7 @@ def circuit(
     settings.check(prompts)
     started = time.monotonic()
     with session(model.hf, model.layers) as passes:
-        job = Job(model, prompts, settings, passes, parts or Parts(), batch, progress)
+        job = Job(model, prompts, settings, passes, parts or Parts(), batch, progress, reuse_prefix)
         job.baseline()
         if ranking == "dataset":
             job.score_all()
@@ -116,6 +118,7 @@ class Job:
         parts: Parts,
         batch: int | None,
         progress: Progress,
+        reuse_prefix: bool,
     ) -> None:
         self.model, self.prompts, self.settings = model, prompts, settings
         self.passes, self.parts, self.progress = passes, parts, progress
@@ -124,6 +127,8 @@ class Job:
         total = max(self.total(len(pair)) for pair in prompts.pairs)
         self.ks = curve.sizes(settings.units, total)
         self.means: list[Tensor] | None = None
+        # A mean or a zero differs from the clean value everywhere, so that there is nothing to share.
+        self.reuse_prefix = reuse_prefix and model.reuses_prefix and settings.replace == "corrupted"
 
     def total(self, length: int) -> int:
         """An upper bound of the units of a prompt (a sliding window leaves fewer edges)."""
@@ -180,10 +185,13 @@ class Job:
             total = torch.stack([part["sum"][0] for part in parts]).sum(dim=0)  # (layer, head, d_head)
             self.means = list(total / torch.stack([part["count"] for part in parts]).sum())
 
+    def shortened(self, batch: Batch) -> Batch:
+        return batch.after_prefix(self.passes) if self.reuse_prefix else batch
+
     def instead(self, batch: Batch) -> Activations:
         record = Record(patterns=self.unit.patterns)
         with torch.no_grad():
-            self.passes(batch.corrupted, batch.mask, read=batch.read, probe=record)
+            self.passes(batch.corrupted, batch.mask, read=batch.read, probe=record, prefix=batch.prefix)
         return replacement(self.settings.replace, record.seen, self.means)
 
     def scores(self, batch: Batch, instead: Activations) -> Tensor:
@@ -207,6 +215,7 @@ class Job:
         """The scores behind one ranking for all prompts."""
 
         def work(batch: Batch) -> dict[str, Tensor]:
+            batch = self.shortened(batch)
             scores = self.scores(batch, self.instead(batch))
             # Edge maps are summed at once: there is room for those of a batch, not of a data set.
             return {"sum": scores.double().sum(dim=0, keepdim=True)} | (
@@ -223,6 +232,7 @@ class Job:
             mean = (total / len(self.prompts)).float().to(self.model.device)
 
         def work(batch: Batch) -> dict[str, Tensor]:
+            batch = self.shortened(batch)
             instead = self.instead(batch)
             valid = self.unit.valid(instead, batch)
             if self.settings.ranking == "random":
@@ -251,7 +261,7 @@ class Job:
         """What is kept of a batch's ranking: every head's score, or the first edges with theirs."""
         if not self.unit.patterns:
             return {"scores": scores}
-        top = ordered[:, :SAVED_EDGES]
+        top = ordered[:, : min(SAVED_EDGES, int(valid.flatten(1).sum(1).max()))]
         index = torch.stack(torch.unravel_index(top, scores.shape[1:]), dim=-1).to(torch.int16)
         exists = valid.flatten(1).gather(1, top)
         index[~exists] = -1

@@ -29,7 +29,7 @@ def integrated(passes: Passes, batch: Batch, unit: Unit, instead: Activations, *
     """The same with dM/dz averaged at `steps` midpoints between the corrupted and the clean embeddings (EAP-IG)."""
     record = Record(patterns=unit.patterns)
     with torch.no_grad():
-        passes(batch.clean, batch.mask, read=batch.read, probe=record)
+        passes(batch.clean, batch.mask, read=batch.read, probe=record, prefix=batch.prefix)
         embed = passes.hf.get_input_embeddings()
         start, end = embed(batch.corrupted), embed(batch.clean)
     slopes: list[Tensor] = []
@@ -45,7 +45,9 @@ def differentiate(
     """A pass of the clean prompts, and dM/dz of every layer."""
     record = Record(patterns=patterns, gradient=True)
     with torch.enable_grad():
-        logits = passes(batch.clean, batch.mask, read=batch.read, probe=record, embeddings=embeddings)
+        logits = passes(
+            batch.clean, batch.mask, read=batch.read, probe=record, embeddings=embeddings, prefix=batch.prefix
+        )
         # Prompts don't touch each other, so the gradient of the sum holds each prompt's own.
         slopes = torch.autograd.grad(batch.metric.values(logits).sum(), record.seen.z)
     record.seen.z = [z.detach() for z in record.seen.z]
@@ -73,9 +75,9 @@ def exact(
     record = Record(patterns=unit.patterns)
     residual: list[Tensor] = []
     with torch.no_grad():
-        logits = passes(batch.clean, batch.mask, read=batch.read, probe=record, capture=residual)
+        logits = passes(batch.clean, batch.mask, read=batch.read, probe=record, capture=residual, prefix=batch.prefix)
         target = batch.metric.values(logits)
-        valid = unit.valid(record.seen, batch)
+        valid = unit.patchable(unit.valid(record.seen, batch), batch)
         scores = torch.zeros(valid.shape, dtype=target.dtype, device=valid.device)
         for layer in range(len(passes.layers)):
             for index in valid[:, layer].nonzero().split(rows_per_pass):  # (row, 1 + unit dims)
@@ -88,6 +90,7 @@ def exact(
                     read=Readout(batch.read.positions[prompt], None if tokens is None else tokens[prompt]),
                     probe=override(layer, z),
                     start=(layer, residual[layer - 1][prompt.to(residual[layer - 1].device)]) if layer else None,
+                    prefix=None if batch.prefix is None else batch.prefix[prompt],
                 )
                 effect = target[prompt] - batch.metric[prompt].values(logits)
                 scores[(prompt, torch.full_like(prompt, layer), *index[:, 1:].unbind(-1))] = effect.to(scores.device)
