@@ -3,8 +3,9 @@
     pip install "gossamer[bench]"
     python benchmarks/circuits.py
 
-GPT-2-small shape, random weights, 16 prompts of 15 tokens. Every line is a ratio of times taken in turns in this one
-run, the median of several rounds: on a noisy machine ratios hold where seconds don't.
+GPT-2-small shape, random weights, 16 prompts of 15 tokens: first clean and corrupted prompts that have only their last
+token in common, then such that share their first ten, about what IOI's share. Every line is a ratio of times taken in
+turns in this one run, the median of several rounds: on a noisy machine ratios hold where seconds don't.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import gossamer
 from gossamer.attention.passes import session
 from gossamer.bundled import planted
 from gossamer.circuits import importance
-from gossamer.circuits.activations import Record
+from gossamer.circuits.activations import Activations, Record
 from gossamer.circuits.batch import Batch
 from gossamer.circuits.curve import measure
+from gossamer.circuits.discover import ROW_TOKENS
 from gossamer.circuits.ranking import order, ranks
 from gossamer.circuits.units import UNITS
 from gossamer.tasks.metric import LOGIT
@@ -36,8 +38,8 @@ Job = Callable[[], object]
 
 def timed(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
     """Seconds of each job in each round; the jobs take turns, so that a slow minute slows them all."""
-    for job in jobs.values():
-        job()
+    for job in jobs.values() if rounds > 1 else ():
+        job()  # warms up
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
@@ -59,55 +61,66 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=15)
+    parser.add_argument("--shared", type=int, nargs="+", default=[0, 10], help="tokens that both prompts begin with")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
+    for shared in options.shared:
+        compare(options.prompts, options.tokens, shared, options.rounds)
 
+
+def compare(n_prompts: int, n_tokens: int, shared: int, rounds: int) -> None:
     torch.manual_seed(0)
     hf = GPT2LMHeadModel(GPT2Config()).eval()
     model = gossamer.wrap(hf, planted.build()[1], name="GPT-2-small shape, random")
-    ids = torch.randint(50257, (2, options.prompts, options.tokens))
+    ids = torch.randint(50257, (2, n_prompts, n_tokens))
     ids[1, :, -1] = ids[0, :, -1]
+    ids[1, :, :shared] = ids[0, :, :shared]
     pairs = [
         EncodedPair(Pair("", "", (), ()), tuple(a.tolist()), tuple(b.tolist()), (5, 6), (7, 8)) for a, b in zip(*ids)
     ]
     prompts = Prompts(task="random tokens", metric=LOGIT, pairs=tuple(pairs), seed=0)
-    batch = Batch.of(prompts, range(options.prompts), model.device)
-    print(f"{options.prompts} prompts x {options.tokens} tokens, {torch.get_num_threads()} threads\n")
+    whole = Batch.of(prompts, range(n_prompts), model.device)
+    print(
+        f"\n{n_prompts} prompts x {n_tokens} tokens, clean and corrupted share the first {shared}, "
+        f"{torch.get_num_threads()} threads\n"
+    )
 
     def difference(logits: Tensor) -> Tensor:
         return logits[:, -1, 5:7].mean(-1) - logits[:, -1, 7:9].mean(-1)
 
     def bare_forward() -> Tensor:
         with torch.no_grad():
-            logits: Tensor = hf(batch.clean, logits_to_keep=1, use_cache=False).logits
+            logits: Tensor = hf(whole.clean, logits_to_keep=1, use_cache=False).logits
         return logits
 
     def bare_gradient() -> None:
         """The floor: the clean pass forward and backward to its embeddings, the corrupted pass forward."""
-        embeddings = hf.get_input_embeddings()(batch.clean).detach().requires_grad_()
+        embeddings = hf.get_input_embeddings()(whole.clean).detach().requires_grad_()
         logits = hf(inputs_embeds=embeddings, logits_to_keep=1, use_cache=False).logits
         torch.autograd.grad(difference(logits).sum(), embeddings)
         with torch.no_grad():
-            hf(batch.corrupted, logits_to_keep=1, use_cache=False)
+            hf(whole.corrupted, logits_to_keep=1, use_cache=False)
 
     with session(hf, model.layers) as passes:
 
-        def recorded(patterns: bool) -> Record:
+        def recorded(batch: Batch, patterns: bool) -> Activations:
             record = Record(patterns=patterns)
             with torch.no_grad():
-                passes(batch.corrupted, batch.mask, read=batch.read, probe=record)
-            return record
+                passes(batch.corrupted, batch.mask, read=batch.read, probe=record, prefix=batch.prefix)
+            return record.seen
 
         def gradient(units: str) -> Tensor:
-            unit = UNITS[units]
-            return importance.gradient(passes, batch, unit, recorded(unit.patterns).seen)
+            unit, batch = UNITS[units], whole.after_prefix(passes)
+            return importance.gradient(passes, batch, unit, recorded(batch, unit.patterns))
 
         def exact() -> Tensor:
-            return importance.exact(passes, batch, UNITS["heads"], recorded(False).seen, rows_per_pass=128)
+            batch = whole.after_prefix(passes)
+            rows = max(1, ROW_TOKENS // batch.clean.shape[1])
+            return importance.exact(passes, batch, UNITS["heads"], recorded(batch, False), rows_per_pass=rows)
 
         def curve(units: str) -> Job:
-            unit = UNITS[units]
-            seen = recorded(unit.patterns).seen
+            unit, batch = UNITS[units], whole.after_prefix(passes)
+            seen = recorded(batch, unit.patterns)
             valid = unit.valid(seen, batch)
             ranked = ranks(order(torch.rand(valid.shape), valid, "signed"), valid.shape[1:])
             k = int(valid[0].sum()) // 2
@@ -130,7 +143,7 @@ def main() -> None:
             "curve of heads": curve("heads"),
             "curve of edges": curve("edges"),
         }
-        times = timed(jobs, options.rounds)
+        times = timed(jobs, rounds)
         report("gradient of all heads / floor", ratio(times, "heads", "floor"), "at most 1.3")
         report("gradient of all edges / floor", ratio(times, "edges", "floor"), "at most 1.3")
         for units in UNITS:
@@ -142,7 +155,7 @@ def main() -> None:
         if importlib.util.find_spec("transformer_lens") is None:
             print("\nTransformerLens is not installed: pip install 'gossamer[bench]' for the comparison")
             return
-        against_transformer_lens(batch, jobs | {"exact": exact}, difference, options.rounds, exact())
+        against_transformer_lens(whole, jobs | {"exact": exact}, difference, rounds, exact())
 
 
 def against_transformer_lens(

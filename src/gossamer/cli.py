@@ -182,6 +182,32 @@ def describe(summary: dict[str, Any], out: Path) -> None:
     screen.print(table)
 
 
+@app.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="the PNG file to write")
+def plot(runs: tuple[Path, ...], out: Path) -> None:
+    """Draw the curves of several runs side by side: a panel for each task and unit, a line for each run.
+
+    \b
+    Example:
+      gossamer plot runs/ioi-exact runs/ioi-random --out ioi.png
+    """
+    from gossamer.circuits.circuit import SUMMARY
+    from gossamer.circuits.parts import write_whole
+    from gossamer.figures.curves import draw_curves
+
+    summaries = []
+    for run in runs:
+        try:
+            summaries.append(json.loads((run / SUMMARY).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise GossamerError(f"{run} holds no finished run: {error}") from error
+    try:
+        write_whole(out, lambda path: draw_curves(summaries, path))
+    except OSError as error:
+        raise GossamerError(f"could not write {out}: {error.strerror}") from error
+
+
 @app.group(invoke_without_command=True)
 @click.pass_context
 def tasks(context: click.Context) -> None:
