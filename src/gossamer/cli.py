@@ -163,6 +163,9 @@ def describe(summary: dict[str, Any], out: Path) -> None:
     """The result on the screen."""
     task, model = summary["task"], summary["model"]
     k90, most = summary["k90"], summary["units_total"][1]
+    how = f"{summary['ranking']} ranking"
+    if summary["importance"] is not None:
+        how += f", {summary['importance']} importance, {summary['sign']}"
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "model": f"{model['name']} ({model['type']}, {model['layers']} x {model['heads_per_layer']} heads)",
@@ -170,8 +173,7 @@ def describe(summary: dict[str, Any], out: Path) -> None:
         "first token": str(model["first_token"]),
         "metric": f"{task['metric']}: clean {summary['clean']:.3f}, corrupted {summary['corrupted']:.3f}, "
         f"{summary['accuracy']:.0%} answered right",
-        "circuit": f"{summary['units']}, {summary['ranking']} ranking, {summary['importance']} importance, "
-        f"{summary['sign']}, {summary['replace']} replacement",
+        "circuit": f"{summary['units']}, {how}, {summary['replace']} replacement",
         "k90": f"{k90:,} of {most:,} {summary['units']}" if k90 is not None else "not reached",
         "written to": str(out),
     }

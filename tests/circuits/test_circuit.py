@@ -54,6 +54,7 @@ def test_random_and_signed_rankings(planted_model: Model) -> None:
     # Two heads of eight: k random ones hold both with probability k (k - 1) / 56.
     expected = np.array([k * (k - 1) / 56 for k in range(9)])
     assert abs(chance.explained_effect - expected).max() < 0.25
+    assert chance.summary()["importance"] is None
     signed = gossamer.circuit(planted_model, prompts, sign="signed")
     assert signed.k90 == 2
 

@@ -84,7 +84,7 @@ class Circuit:
                 "dropped": prompts.dropped,
                 "tokens": [min(len(p) for p in prompts.pairs), max(len(p) for p in prompts.pairs)],
             },
-            **self.settings,
+            **self.deciding_settings(),
             "accuracy": float(self.correct.mean()),
             "clean": float(self.clean.mean()),
             "corrupted": float(self.corrupted.mean()),
@@ -103,6 +103,15 @@ class Circuit:
                 **{package: importlib.metadata.version(package) for package in PACKAGES},
             },
         }
+
+    def deciding_settings(self) -> dict[str, Any]:
+        """The settings, null where they had no say in the result."""
+        silent = set()
+        if self.settings["ranking"] == "random":
+            silent |= {"importance", "sign", "ig_steps"}
+        if self.settings["importance"] != "ig":
+            silent.add("ig_steps")
+        return {name: None if name in silent else value for name, value in self.settings.items()}
 
     def save(self, folder: Path) -> None:
         """Write curve.parquet, scores.safetensors, curve.png, prompts.jsonl and, last, circuit.json."""

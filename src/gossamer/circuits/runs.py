@@ -57,9 +57,10 @@ def run_folder(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[
     try:
         yield Parts(parts)
     except GossamerError:
-        shutil.rmtree(parts)
-        if not existed:
-            folder.rmdir()
+        if not resuming:
+            shutil.rmtree(parts)
+            if not existed:
+                folder.rmdir()
         raise
     shutil.rmtree(parts)
 
