@@ -172,3 +172,36 @@ def keep_edges(model: Model, pair: EncodedPair, metric: str, kept: Tensor) -> fl
         fixed.append(z.transpose(0, 1)[None])
     with editing(model, edit):
         return run(model, pair, pair.clean, metric)
+
+
+def gated_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    bias: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    noise: Tensor | None = None,
+    renormalise: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The gated layer as it is written down, over the whole T x T map; `noise` is logit(u)."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+    scores = query @ key.transpose(-1, -2) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    logit = scores + bias.view(1, -1, 1, 1)
+    noisy = logit if noise is None else logit + noise
+    soft = torch.sigmoid(noisy)
+    gate = (noisy > 0).to(soft) + soft - soft.detach()  # straight through
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1) * gate * visible
+    if renormalise:
+        kept = weights.sum(dim=-1, keepdim=True)
+        open_rows = kept.detach() > 0
+        weights = torch.where(open_rows, weights / torch.where(open_rows, kept, 1.0), 0.0)
+    real = visible.diagonal(dim1=-2, dim2=-1)  # (batch or 1, 1, query)
+    edges = visible & real[..., None]
+    share = (torch.sigmoid(logit) * edges).sum(dim=(-1, -2)) / edges.sum(dim=(-1, -2))
+    return weights @ value, share

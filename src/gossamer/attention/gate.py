@@ -1,0 +1,223 @@
+"""The sparse attention layer: a gate on every edge, driven by the attention score itself.
+
+    score   s_ij = q_i . k_j * scaling, soft-capped where the model does so
+    gate    z_ij = s_ij + bias
+    sample  g_ij = 1 where z_ij + logit(u_ij) > 0, u uniform; its gradient is that of sigmoid(z_ij + logit(u_ij))
+    decide  g_ij = 1 where z_ij > 0
+    out_i   = sum_j softmax(s_i)_j g_ij v_j; with `renormalise`, the softmax is over the open keys only
+    share   = mean of sigmoid(z_ij) over the edges of a sample: how many the gates are expected to open
+
+`gated_attention` needs memory for a tile of queries, not for the T x T map: the backward pass computes each tile again,
+noise included, which is a function of a seed. `tests/oracles.py` holds the literal version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TILE = 64  # queries at a time
+
+
+def gated_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    bias: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    seed: int | None = None,
+    renormalise: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Gated attention and the expected share of open edges, (batch, head, query, d_head) and (batch, head).
+
+    Args:
+        query: (batch, head, query, d_head); key and value (batch, kv head, key, d_head).
+        visible: (batch or 1, 1, query, key), True where a query may look. A query that may not look at itself is
+            padding: its edges don't count.
+        bias: (head,), or (1,) for all heads.
+        seed: of the noise; None decides without noise.
+
+    On CUDA this is the place for a fused kernel.
+    """
+    out, share = GatedAttention.apply(query, key, value, bias, visible, scaling, softcap, seed, renormalise)
+    return out, share
+
+
+class Tile:
+    """The scores and gates of some queries of one sample, computed the same way in both passes."""
+
+    def __init__(
+        self, scores: Tensor, visible: Tensor, bias: Tensor, softcap: float | None, odds: Tensor | None
+    ) -> None:
+        # scores (kv head, group, query, key); visible (query, key); bias (kv head or 1, group or 1, 1, 1)
+        self.slope: Tensor | None = None  # of the soft-cap
+        if softcap is not None:
+            bent = scores.div_(softcap).tanh_()
+            self.slope = 1 - bent.square()
+            scores = bent * softcap
+        scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
+        self.shut_odds = (scores + bias).neg_().exp_()  # (1 - p) / p of the gate's probability p = sigmoid(z)
+        self.probability = (1 + self.shut_odds).reciprocal_()
+        self.sampled_odds = self.shut_odds if odds is None else self.shut_odds * odds
+        self.gate = self.sampled_odds < 1
+        self.pattern = torch.softmax(scores, dim=-1)
+
+
+class GatedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor,
+        visible: Tensor,
+        scaling: float,
+        softcap: float | None,
+        seed: int | None,
+        renormalise: bool,
+    ) -> tuple[Tensor, Tensor]:
+        out = torch.empty_like(query)
+        share = query.new_zeros(query.shape[:2], dtype=accumulator(query))
+        edges = count_edges(visible).to(share)  # (batch or 1,)
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, seed):
+            tile = part.tile
+            weights = tile.pattern.mul_(tile.gate)
+            mixed = join(weights) @ part.value
+            if renormalise:
+                kept = join(weights).sum(dim=-1, keepdim=True)
+                mixed = mixed / kept.masked_fill(kept == 0, 1)
+            out[part.sample, :, part.rows] = mixed.view(query.shape[1], -1, query.shape[3])
+            share[part.sample] += (tile.probability * part.real).sum(dim=(-1, -2)).flatten()
+        share /= edges[:, None]
+        ctx.save_for_backward(query, key, value, bias, visible, out)
+        ctx.options = (scaling, softcap, seed, renormalise)
+        return out, share
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, d_share: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        query, key, value, bias, visible, out = ctx.saved_tensors
+        scaling, softcap, seed, renormalise = ctx.options
+        dtype = accumulator(query)
+        d_query = torch.empty_like(query)
+        d_key, d_value = (torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (key, value))
+        d_bias = torch.zeros(query.shape[1], dtype=dtype, device=query.device)
+        per_edge = d_share.to(dtype) / count_edges(visible).to(d_share.device, dtype)[:, None]
+        # sum_j A_ij dA_ij, which every softmax gradient needs, is out . d_out
+        flow = (out.to(dtype) * d_out.to(dtype)).sum(dim=-1)  # (batch, head, query)
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, seed):
+            tile, groups = part.tile, part.groups
+            d_mixed = d_out[part.sample, :, part.rows].to(dtype).reshape(groups[0], -1, query.shape[3])
+            weights = tile.pattern * tile.gate
+            d_weights = (d_mixed @ part.value.transpose(-1, -2)).view_as(weights)
+            correction = flow[part.sample, :, part.rows].reshape(*groups, -1, 1)
+            if renormalise:
+                kept = weights.sum(dim=-1, keepdim=True)
+                shut = kept == 0  # such a row is 0 whatever its weights: nothing flows back
+                weights = weights / kept.masked_fill_(shut, 1)
+                d_weights = d_weights.sub_(correction).div_(kept).masked_fill_(shut, 0)
+                correction = torch.zeros_like(correction)
+            d_value[part.sample, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
+            # straight through: the gate moves as y = 1 / (1 + sampled odds) does
+            y = (1 + tile.sampled_odds).reciprocal_()
+            d_gate = y.mul_(1 - y)
+            probability = tile.probability
+            d_probability = (1 - probability).mul_(probability).mul_(part.real)
+            d_probability *= per_edge[part.sample].reshape(*groups, 1, 1)
+            if ctx.needs_input_grad[3]:
+                through = (d_weights * tile.pattern * d_gate + d_probability).sum(dim=(-1, -2))
+                d_bias += through.flatten()
+            d_scores = d_gate.add_(tile.gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).add_(d_probability)
+            if tile.slope is not None:
+                d_scores *= tile.slope
+            d_scores = join(d_scores)
+            d_rows = (d_scores @ part.key).mul_(scaling)
+            d_query[part.sample, :, part.rows] = d_rows.view(query.shape[1], -1, query.shape[3])
+            d_key[part.sample, :, : part.end] += d_scores.transpose(-1, -2) @ part.query  # the query is scaled
+        d_bias = d_bias if bias.numel() > 1 else d_bias.sum(dim=0, keepdim=True)
+        grads = (d_query, d_key.to(key.dtype), d_value.to(value.dtype), d_bias.to(bias.dtype))
+        return (*grads, None, None, None, None, None)
+
+
+class Part:
+    """One tile of one sample, with what is needed around it."""
+
+    def __init__(
+        self, sample: int, rows: slice, query: Tensor, key: Tensor, value: Tensor, real: Tensor, tile: Tile
+    ) -> None:
+        self.sample = sample
+        self.rows = rows
+        self.end = rows.stop  # keys after the last query are invisible
+        self.query = query  # (kv head, group * query, d_head), scaled
+        self.key = key  # (kv head, key, d_head)
+        self.value = value  # (kv head, key, d_head)
+        self.real = real  # (query, 1), 0 for padding
+        self.tile = tile
+        self.groups = tile.pattern.shape[:2]  # kv heads, query heads to each
+
+
+def tiles(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    visible: Tensor,
+    scaling: float,
+    softcap: float | None,
+    seed: int | None,
+) -> Iterator[Part]:
+    """Every tile of queries, with the keys up to its last one, in the accumulating type."""
+    batch, heads, length, width = query.shape
+    dtype, kv_heads = accumulator(query), key.shape[1]
+    groups = heads // kv_heads
+    shaped_bias = bias.to(dtype).view(*((kv_heads, groups) if bias.numel() > 1 else (1, 1)), 1, 1)
+    for sample in range(batch):
+        seen = visible[sample if len(visible) > 1 else 0, 0]  # (query, key)
+        keys, values = key[sample].to(dtype), value[sample].to(dtype)
+        for start in range(0, length, TILE):
+            end = min(start + TILE, length)
+            rows = query[sample, :, start:end].to(dtype).mul(scaling)
+            rows = rows.reshape(kv_heads, groups * (end - start), width)
+            scores = (rows @ keys[:, :end].transpose(-1, -2)).view(kv_heads, groups, end - start, end)
+            odds = None if seed is None else noise_odds(seed, sample, start, scores)
+            tile = Tile(scores, seen[start:end, :end], shaped_bias, softcap, odds)
+            real = seen.diagonal()[start:end, None].to(dtype)
+            yield Part(sample, slice(start, end), rows, keys[:, :end], values[:, :end], real, tile)
+
+
+def noise_odds(seed: int, sample: int, start: int, like: Tensor) -> Tensor:
+    """(1 - u) / u for uniform u, shaped as `like`: always the same for the same seed, sample and first query.
+
+    On a CPU torch draws uniform numbers slowly, on one core; 16 random bits a gate do as well, and ten times as fast.
+    """
+    if like.device.type == "cpu":
+        words = np.random.SFC64([seed, sample, start]).random_raw((like.numel() + 3) // 4)
+        bits = torch.from_numpy(words.view(np.uint16)[: like.numel()].view(np.int16)).view(like.shape)
+        u = bits.to(like.dtype).add_(32768.5).mul_(2.0**-16)
+    else:
+        generator = torch.Generator(like.device).manual_seed(hash((seed, sample, start)) % 2**63)
+        u = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        u = u.clamp_(2.0**-17, 1 - 2.0**-17)
+    return u.reciprocal_().sub_(1)
+
+
+def count_edges(visible: Tensor) -> Tensor:
+    """How many edges a sample has, (batch or 1,)."""
+    real = visible.diagonal(dim1=-2, dim2=-1)[:, 0]  # (batch or 1, query)
+    return (visible[:, 0].sum(dim=-1) * real).sum(dim=-1)
+
+
+def accumulator(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def join(tensor: Tensor) -> Tensor:
+    """(kv head, group, query, key) -> (kv head, group * query, key)"""
+    return tensor.flatten(1, 2)
