@@ -33,20 +33,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+COMMON["max_position_embeddings"] = 64
 
 
 def random_model(family: str, vocabulary: int = 50, seed: int = 0, **more: Any) -> PreTrainedModel:
     """Weights large enough that attention is far from uniform and every path matters."""
-    settings = FAMILIES.get(family, {})
+    special = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    common = {} if family == "gpt2" else COMMON
     config = AutoConfig.for_model(
-        family,
-        **({} if family == "gpt2" else COMMON),
-        **{"max_position_embeddings": 64} | settings if family != "gpt2" else settings,
-        vocab_size=vocabulary,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-        **more,
+        family, **(common | FAMILIES.get(family, {}) | special | {"vocab_size": vocabulary} | more)
     )
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)

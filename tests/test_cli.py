@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from gossamer import cli
 from gossamer.bundled import planted
 from gossamer.circuits import runs
+from gossamer.errors import GossamerError, OutOfMemory
 
 RUN = ["circuits", "bundled:induction", "--task", "induction", "--prompts", "6"]
 
@@ -128,6 +129,74 @@ def test_bad_input_is_one_line_and_leaves_no_file(
     weights.unlink()
     assert "holds no weights" in circuits("induction", str(folder))
     assert "no config.json" in circuits("induction", str(tmp_path / "nowhere") + "/")
+
+
+def test_a_failed_replacement_keeps_the_old_run(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert call(*RUN, "--out", str(out)) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"].zero_()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    said = refused(capsys, "circuits", str(folder), "--task", "induction", "--out", str(out), "--force")
+    assert "undefined" in said
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_running_out_of_memory_keeps_what_is_done(tmp_path: Path) -> None:
+    asked = {"a": 1}
+
+    def fail() -> None:
+        with runs.run_folder(tmp_path / "x/y", asked, force=False) as parts:
+            parts.add("curve", {"rows": torch.tensor([1])})
+            raise OutOfMemory("too small")
+
+    with pytest.raises(OutOfMemory):
+        fail()
+    with runs.run_folder(tmp_path / "x/y", asked, force=False) as parts:
+        assert parts.done("curve") == {1}
+    assert not (tmp_path / "x/y/parts").exists()
+
+
+def test_a_refused_run_takes_its_folders_away(tmp_path: Path) -> None:
+    def fail() -> None:
+        with runs.run_folder(tmp_path / "x/y/z", {}, force=False) as parts:
+            parts.add("baseline", {"rows": torch.tensor([1])})
+            raise GossamerError("no")
+
+    with pytest.raises(GossamerError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with runs.run_folder(tmp_path, {}, force=False):
+        with (
+            pytest.raises(GossamerError, match="another process is writing"),
+            runs.run_folder(tmp_path, {}, force=False),
+        ):
+            pass
+        assert (tmp_path / "parts" / "request.json").exists()
+
+
+def test_what_can_not_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "could not read or write" in refused(capsys, *RUN, "--out", str(tmp_path / ("x" * 300)))
+
+
+def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert call(*RUN, "--out", str(out)) == 0
+    for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
+        assert call("plot", str(out), str(out), "--out", str(tmp_path / name)) == 0
+        assert (tmp_path / name).read_bytes().startswith(start)
+    assert "can't draw a .gif" in refused(capsys, "plot", str(out), "--out", str(tmp_path / "a.gif"))
+    assert "holds no finished run" in refused(capsys, "plot", str(tmp_path), "--out", str(tmp_path / "b.png"))
+    for text in ("{}", "[]", "null"):
+        (out / "circuit.json").write_text(text)
+        assert "is not that of a circuit" in refused(capsys, "plot", str(out), "--out", str(tmp_path / "b.png"))
+    assert not (tmp_path / "b.png").exists()
 
 
 def test_commands_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:

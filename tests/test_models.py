@@ -86,6 +86,7 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50},
     "mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "vocab_size": 50},
     "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "rotary_dim": 4},
+    "bert": {**TINY, "is_decoder": False},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "vocab_size": 50},
     "jamba": {
         **TINY,
@@ -106,6 +107,59 @@ def test_attention_that_cannot_be_reproduced_is_refused_by_name(kind: str) -> No
     with pytest.raises(GossamerError, match=rf"\({kind}\) is not supported"):
         gossamer.wrap(hf, planted.build()[1])
     assert hf.config._attn_implementation == before
+
+
+def test_the_fingerprint_sees_every_weight() -> None:
+    hf = random_model("llama")
+    model = gossamer.wrap(hf, planted.build()[1])
+    before = model.fingerprint()
+    assert before == model.fingerprint()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            place = (0,) * parameter.dim()
+            value = parameter[place].clone()
+            parameter[place] += 1e-6
+            assert model.fingerprint() != before
+            parameter[place] = value
+    assert model.fingerprint() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_small_leak_is_refused(dtype: torch.dtype) -> None:
+    """One part in a thousand of the previous token, past attention."""
+    hf = random_model("llama")
+    hf.to(dtype)  # type: ignore[arg-type]
+    for layer in hf.model.layers:
+        layer.mlp.register_forward_hook(lambda _m, inputs, out: out + 1e-3 * inputs[0].roll(1, dims=1))
+    with pytest.raises(GossamerError, match="something other than attention"):
+        gossamer.wrap(hf, planted.build()[1])
+
+
+def test_half_precision_of_a_real_model_loads(stories: Path) -> None:
+    assert gossamer.load(stories, dtype="bfloat16").hf.dtype == torch.bfloat16
+
+
+def test_a_forward_pass_that_fails_is_a_refusal() -> None:
+    hf = random_model("llama")
+    hf.model.layers[1].mlp.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(GossamerError, match=r"a pass over a few tokens failed \(division by zero\)"):
+        gossamer.wrap(hf, planted.build()[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("model.safetensors", b""), ("model.safetensors", b"x" * 1000), ("config.json", b"[]"), ("config.json", b"{")],
+)
+def test_broken_files_are_one_error(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(GossamerError, match="could not load"):
+        gossamer.load(folder)
+
+
+def test_a_tokenizer_that_does_not_fit() -> None:
+    model = gossamer.wrap(random_model("llama", vocabulary=10), planted.build()[1], name="small")
+    with pytest.raises(GossamerError, match="the tokenizer does not fit 'small'"):
+        gossamer.prompts("induction", model, 3)
 
 
 def test_a_different_result_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+from safetensors import SafetensorError
 
 from gossamer.errors import GossamerError
 
@@ -186,7 +187,7 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 
 @app.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="the PNG file to write")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="the .png, .pdf or .svg file to write")
 def plot(runs: tuple[Path, ...], out: Path) -> None:
     """Draw the curves of several runs side by side: a panel for each task and unit, a line for each run.
 
@@ -204,10 +205,13 @@ def plot(runs: tuple[Path, ...], out: Path) -> None:
             summaries.append(json.loads((run / SUMMARY).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise GossamerError(f"{run} holds no finished run: {error}") from error
+    kind = out.suffix.removeprefix(".").lower()
+    if kind not in ("png", "pdf", "svg"):
+        raise GossamerError(f"can't draw a {out.suffix or 'file without a suffix'}: name a .png, .pdf or .svg file")
     try:
-        write_whole(out, lambda path: draw_curves(summaries, path))
-    except OSError as error:
-        raise GossamerError(f"could not write {out}: {error.strerror}") from error
+        write_whole(out, lambda path: draw_curves(summaries, path, kind))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise GossamerError(f"a {SUMMARY} of these runs is not that of a circuit: {error!r}") from error
 
 
 @app.group(invoke_without_command=True)
@@ -232,13 +236,13 @@ def tasks(context: click.Context) -> None:
 @tasks.command()
 @click.argument("task")
 @click.option("--model", required=True, help="whose tokenizer: hub id, folder, or bundled name")
-@click.option("-n", type=int, default=3, show_default=True, help="how many")
+@click.option("-n", type=int, help="how many (default: 3, or all of a file)")
 @click.option("--seed", type=int, default=0, show_default=True)
 @model_options
 def show(
     task: str,
     model: str,
-    n: int,
+    n: int | None,
     seed: int,
     device: str,
     dtype: str,
@@ -262,7 +266,7 @@ def show(
         first_token=first_token,
         trust_remote_code=trust_remote_code,
     )
-    chosen = gossamer.prompts(task, loaded, n, seed=seed)
+    chosen = gossamer.prompts(task, loaded, 3 if n is None and not task.endswith(".jsonl") else n, seed=seed)
     for pair in chosen.pairs:
         for name, ids, others in (
             ("clean", pair.clean, pair.corrupted),
@@ -313,6 +317,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (GossamerError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         sys.stderr.write("gossamer: " + " ".join(message.split()) + "\n")
+        sys.exit(2)
+    except (OSError, SafetensorError) as error:  # no space, no permission, a name too long
+        sys.stderr.write("gossamer: could not read or write: " + " ".join(str(error).split()) + "\n")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         sys.stderr.write("gossamer: interrupted; the same command goes on from here\n")

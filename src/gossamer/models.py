@@ -17,7 +17,9 @@ from gossamer.attention.function import AttentionCall
 from gossamer.attention.passes import Layer, Passes, Readout, first, session
 from gossamer.errors import GossamerError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers of as many bytes
 
 # Beginning-of-text tokens that exist for nothing else. GPT-2 and Pythia call their end-of-text token "bos" too,
 # but were not trained with one in front of every text.
@@ -47,6 +49,11 @@ class Model:
         return self.hf.device
 
     @property
+    def vocabulary(self) -> int:
+        embed: Any = self.hf.get_input_embeddings()
+        return int(embed.weight.shape[0])
+
+    @property
     def context(self) -> int | None:
         """How many tokens the model takes, where its configuration says so."""
         length = getattr(self.hf.config.get_text_config(), "max_position_embeddings", None)
@@ -56,15 +63,25 @@ class Model:
         """The token ids of `text`, the model's first token in front where it has one."""
         if text not in self._encoded:
             ids = self.tokenizer(text, add_special_tokens=False).input_ids
+            if ids and max(ids) >= self.vocabulary:
+                raise GossamerError(
+                    f"the tokenizer does not fit {self.name!r}: it uses token {max(ids)}, the model knows "
+                    f"{self.vocabulary}; load the model with its own tokenizer"
+                )
             self._encoded[text] = ((self.first_token,) if self.first_token is not None else ()) + tuple(ids)
         return self._encoded[text]
 
     def fingerprint(self) -> str:
-        """A hash of some numbers of every weight tensor: tells checkpoints apart, whatever their name."""
+        """A hash of the weights: tells checkpoints apart, whatever their name.
+
+        Of every tensor it takes the sums of the raw bits along each axis, which is as fast as reading them.
+        """
         digest = hashlib.sha256()
         for key, tensor in self.hf.state_dict().items():
-            some = tensor.detach().flatten()[:: max(1, tensor.numel() // 64)]
-            digest.update(key.encode() + some.double().cpu().numpy().tobytes())
+            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            bits = tensor.detach().contiguous().view(BITS[tensor.element_size()]).view((*tensor.shape[:1], -1))
+            for axis in (0, 1):
+                digest.update(bits.sum(dim=axis, dtype=torch.int64).cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
@@ -143,7 +160,7 @@ def from_files(
             output_loading_info=True,
             **common,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever a broken file or configuration makes transformers raise
         reason = " ".join(str(error).split())[:300]
         raise GossamerError(f"could not load {name!r} as a causal language model: {reason}") from error
     finally:
@@ -183,8 +200,10 @@ def pick_device(device: str) -> str:
         return "spread"
     try:
         kind = torch.device(device).type
-    except RuntimeError as error:
-        raise GossamerError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:N, mps or spread") from error
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda", "mps"):
+        raise GossamerError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:N, mps or spread")
     if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
         raise GossamerError(f"device {device!r} is not available on this machine: use cpu")
     return device
@@ -245,12 +264,12 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     """Run a few tokens and refuse the model unless our attention gives its logits, and is all that moves information.
 
     1. On two sequences of unequal length, so that one is padded, our logits equal those of the model's own eager
-       attention.
+       attention, and no position looks at a later one.
     2. A sequence in which every head is replaced by its output on another one, equal only in its last token, ends in
        the other's logits: the definition of "no unit kept". A model that mixes tokens by other means (state space,
        convolution) fails.
-    3. Running the later positions after a prefix gives the same logits; a model that takes no positions still works,
-       without that shortcut.
+    3. Starting at a later layer gives the same logits. So does running the later positions after a prefix; a model
+       that takes no positions still works, without that shortcut.
     """
     kind = hf.config.model_type
 
@@ -272,33 +291,54 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     mask = torch.ones_like(ids)
     mask[1, 8:] = 0
 
+    real = mask.bool()
+
+    def gap(a: Tensor, b: Tensor) -> float:
+        return (a - b)[real[:, -a.shape[1] :]].abs().max().item()
+
     watch = Watch()
-    with torch.no_grad():
-        with session(hf, (), implementation="eager") as passes:
-            own = passes(ids, mask)
-        try:
+    try:
+        with torch.no_grad():
+            with session(hf, (), implementation="eager") as passes:
+                own = passes(ids, mask)
             with session(hf, ()) as passes:
                 ours = passes(ids, mask, probe=watch)
-        except GossamerError as error:
-            raise refuse(str(error)) from error
-        layers, n_heads = watch.layers(hf, refuse)
-        scale = own[mask.bool()].float().std().item()
-        tolerance = max(scale, 1e-3) * (1e-4 if hf.dtype == torch.float32 else 0.1)
-        if not torch.isfinite(own[mask.bool()]).all():
-            raise refuse("its logits on a few random tokens are not finite")
-        difference = (own - ours)[mask.bool()].abs().max().item()
-        if difference > tolerance:
-            raise refuse(f"with Gossamer's attention its logits differ by {difference:.2g} from its own")
-        with session(hf, layers) as passes:
-            difference = none_kept_error(passes, ids[:1], other)
-            later = passes(ids[:, 5:], prefix=passes.prefix(ids, mask, 5))
-            reuses_prefix = (later - own[:, 5:])[mask[:, 5:].bool()].abs().max().item() <= tolerance
-        if difference > tolerance:
-            raise refuse(
-                f"something other than attention carries information between its tokens (logits differ by "
-                f"{difference:.2g} with every head replaced)"
-            )
-    return layers, n_heads, reuses_prefix
+            layers, n_heads = watch.layers(hf, refuse)
+            if not torch.isfinite(own[real]).all():
+                raise refuse("its logits on a few random tokens are not finite")
+            tolerance = logit_tolerance(hf, own, ids, mask, gap)
+            if gap(own, ours) > tolerance:
+                raise refuse(f"with Gossamer's attention its logits differ by {gap(own, ours):.2g} from its own")
+            with session(hf, layers) as passes:
+                mixed = none_kept_error(passes, ids[:1], other)
+                residual: list[Tensor] = []
+                passes(ids, mask, capture=residual)
+                restarted = passes(ids, mask, start=(1, residual[0])) if len(layers) > 1 else ours
+                later = passes(ids[:, 5:], prefix=passes.prefix(ids, mask, 5))
+            if mixed > tolerance:
+                raise refuse(
+                    "something other than attention carries information between its tokens (logits differ by "
+                    f"{mixed:.2g} with every head replaced)"
+                )
+            if residual[0].shape[:2] != ids.shape or gap(ours, restarted) > tolerance:
+                raise refuse("what passes between its layers is not a single residual stream")
+    except GossamerError as error:
+        raise error if str(error).startswith(repr(name)) else refuse(str(error)) from error
+    except Exception as error:  # the model's own forward pass, or one that our calls don't suit
+        raise refuse(f"a pass over a few tokens failed ({' '.join(str(error).split())[:200]})") from error
+    return layers, n_heads, gap(later, own[:, 5:]) <= tolerance
+
+
+def logit_tolerance(hf: PreTrainedModel, own: Tensor, ids: Tensor, mask: Tensor, gap: Any) -> float:
+    """How much logits may differ. In half precision that is what the model's own two attentions differ by, and more."""
+    scale = max(own[mask.bool()].float().std().item(), 1e-3)
+    if hf.dtype in (torch.float32, torch.float64):
+        return 1e-4 * scale
+    noise = 0.0
+    if hf._supports_sdpa:
+        with session(hf, (), implementation="sdpa") as passes:
+            noise = gap(passes(ids, mask), own)
+    return min(max(0.1 * scale, 3 * noise), 0.5 * scale)
 
 
 def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor) -> float:
@@ -315,13 +355,15 @@ def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor) -> float:
 
 
 class Watch:
-    """A probe that only notes which modules call, and with how many heads."""
+    """A probe that only notes which modules call, with how many heads, and whether they look ahead."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[nn.Module, int]] = []
+        self.looks_ahead = False
 
     def __call__(self, call: AttentionCall) -> Tensor:
         self.calls.append((call.module, call.query.shape[1]))
+        self.looks_ahead |= bool(call.visible.triu(1).any())
         return call.output
 
     def layers(self, hf: PreTrainedModel, refuse: Any) -> tuple[tuple[Layer, ...], int]:
@@ -330,6 +372,8 @@ class Watch:
         found = [getattr(module, "layer_idx", None) for module, _ in self.calls]
         if found != list(range(expected)):
             raise refuse(f"of its {expected} layers, those that attend through the interface are {found}")
+        if self.looks_ahead:
+            raise refuse("its attention looks at later tokens, so that it is not a causal language model")
         heads = {n for _, n in self.calls}
         if len(heads) != 1:
             raise refuse(f"its layers have different numbers of heads, {sorted(heads)}")

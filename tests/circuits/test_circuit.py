@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_the_planted_edges_are_found(planted_model: Model, kind: str) -> None:
 
 def test_random_and_signed_rankings(planted_model: Model) -> None:
     prompts = gossamer.prompts("induction", planted_model, 40)
-    chance = gossamer.circuit(planted_model, prompts, ranking="random", seed=1)
+    chance = gossamer.circuit(planted_model, prompts, ranking="random", seed=-(10**18))
     other = gossamer.circuit(planted_model, prompts, ranking="random", seed=2)
     assert (chance.metric != other.metric).any()
     # Two heads of eight: k random ones hold both with probability k (k - 1) / 56.
@@ -194,6 +195,39 @@ def test_an_interrupted_job_goes_on(tmp_path: Path, units: str) -> None:
     again = gossamer.circuit(model, prompts, batch=2, parts=Parts(tmp_path), **kwargs)  # type: ignore[arg-type]
     assert (again.metric == whole.metric).all()
     torch.testing.assert_close(again.rankings, whole.rankings, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_broken_part_is_done_again(tmp_path: Path) -> None:
+    Parts(tmp_path).add("curve", {"rows": torch.tensor([0, 1])})
+    Parts(tmp_path).add("curve", {"rows": torch.tensor([2])})
+    (tmp_path / "curve-000000.safetensors").write_bytes(b"")
+    assert Parts(tmp_path).done("curve") == {2}
+
+
+def test_threads_take_turns(planted_model: Model) -> None:
+    prompts = gossamer.prompts("induction", planted_model, 10)
+    expected = gossamer.circuit(planted_model, prompts, importance="exact").metric
+    before = planted_model.hf.config._attn_implementation
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(gossamer.circuit, planted_model, prompts, importance="exact") for _ in range(6)]
+    assert all((job.result().metric == expected).all() for job in jobs)
+    assert planted_model.hf.config._attn_implementation == before
+
+
+def test_inference_mode_does_not_matter(planted_model: Model) -> None:
+    prompts = gossamer.prompts("induction", planted_model, 5)
+    with torch.inference_mode():
+        assert gossamer.circuit(planted_model, prompts).k90 == 2
+
+
+def test_the_prompts_of_a_run_are_the_same_task(stories: Path, tmp_path: Path) -> None:
+    """Metric included."""
+    model = gossamer.load(stories)
+    first = gossamer.circuit(model, gossamer.prompts("greater-than", model, 3))
+    first.save(tmp_path)
+    again = gossamer.circuit(model, gossamer.prompts(str(tmp_path / "prompts.jsonl"), model, None))
+    assert again.prompts.metric == "probability difference"
+    assert (again.metric == first.metric).all()
 
 
 def test_files_are_whole_or_absent(tmp_path: Path) -> None:

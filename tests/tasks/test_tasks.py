@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,12 @@ from transformers import AutoTokenizer
 
 import gossamer
 from gossamer import GossamerError, Model
-from gossamer.models import find_first_token
 from gossamer.tasks import TASKS, ioi
 from gossamer.tasks.metric import LOGIT, PROBABILITY, Metric
 from gossamer.tasks.pair import EncodedPair, Pair, Unfit, encode
 from gossamer.tasks.words import DISTRACTORS
 from tests.conftest import shared, wrapped
+from tests.families import random_model
 
 TOKENIZERS = ["tokenizers/gpt2", "tokenizers/olmo", "models/stories15M"]
 
@@ -24,9 +23,8 @@ TOKENIZERS = ["tokenizers/gpt2", "tokenizers/olmo", "models/stories15M"]
 def speaker(request: pytest.FixtureRequest) -> Model:
     """A model that has a real tokenizer; its weights play no part here."""
     tokenizer = AutoTokenizer.from_pretrained(shared(request.param))
-    model = wrapped("llama")
-    model.hf.config.max_position_embeddings = 256
-    return replace(model, tokenizer=tokenizer, first_token=find_first_token(tokenizer, "auto"), _encoded={})
+    hf = random_model("llama", vocabulary=len(tokenizer), max_position_embeddings=256)
+    return gossamer.wrap(hf, tokenizer)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -174,7 +172,7 @@ def test_a_jsonl_task(tmp_path: Path) -> None:
     model = wrapped("llama")
     path = write(tmp_path / "mine.jsonl", GOOD, "", GOOD | {"answers": [" cloud", " river"], "wrong": [" stone"]})
     prompts = gossamer.prompts(path, model, None)
-    assert (prompts.task, len(prompts)) == ("mine", 2)
+    assert (prompts.task, len(prompts)) == ("mine.jsonl", 2)
     assert [len(pair.answers) for pair in prompts.pairs] == [1, 2]
     assert len(gossamer.prompts(path, model, 1)) == 1
     with pytest.raises(GossamerError, match=r"3 prompts asked for, .* holds 2"):
@@ -190,6 +188,11 @@ def test_a_jsonl_task(tmp_path: Path) -> None:
         (GOOD | {"answers": []}, "line 17: 'answers' must be a list of one or more texts"),
         (GOOD | {"wrong": "x"}, "line 17: 'wrong' must be a list"),
         (GOOD | {"template": 3}, "line 17: 'template' must be a text"),
+        (GOOD | {"metric": "joy"}, "line 17: 'metric' must be one of"),
+        (GOOD | {"answers": [" river", " river"]}, "line 17: 'answers' names an answer twice"),
+        (GOOD | {"clean": "\ud800"}, "line 17: "),
+        ("[" * 200_000, "line 17: "),
+        (GOOD | {"metric": "probability difference"}, "several metrics"),
         (GOOD | {"clean": "The words: apple"}, "line 17: the clean prompt has 3 tokens and the corrupted one 6"),
     ],
 )
@@ -197,6 +200,14 @@ def test_a_broken_line_is_named(tmp_path: Path, line: object, message: str) -> N
     path = write(tmp_path / "mine.jsonl", *[GOOD] * 16, line)
     with pytest.raises(GossamerError, match=message):
         gossamer.prompts(path, wrapped("llama"), None)
+
+
+def test_unusual_but_good_files(tmp_path: Path) -> None:
+    """A byte order mark, Windows line ends, and a line separator inside a text."""
+    path = tmp_path / "mine.jsonl"
+    odd = json.dumps(GOOD | {"template": "a\u2028b\u0085c"}, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + f"{odd}\r\n{json.dumps(GOOD)}\r\n".encode())
+    assert len(gossamer.prompts(str(path), wrapped("llama"), None)) == 2
 
 
 def test_an_empty_or_missing_file(tmp_path: Path) -> None:

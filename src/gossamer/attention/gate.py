@@ -13,7 +13,7 @@ noise included, which is a function of a seed. `tests/oracles.py` holds the lite
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,8 @@ def gated_attention(
 
     On CUDA this is the place for a fused kernel.
     """
-    out, share = GatedAttention.apply(query, key, value, bias, visible, scaling, softcap, seed, renormalise)
-    return out, share
+    run: Callable[..., tuple[Tensor, Tensor]] = GatedAttention.apply
+    return run(query, key, value, bias, visible, scaling, softcap, seed, renormalise)
 
 
 class Tile:
@@ -102,7 +102,7 @@ class GatedAttention(torch.autograd.Function):
         return out, share
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, d_share: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor, d_share: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, visible, out = ctx.saved_tensors
         scaling, softcap, seed, renormalise = ctx.options
         dtype = accumulator(query)

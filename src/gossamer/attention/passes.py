@@ -7,16 +7,20 @@ stream between layers, or start at a later layer from a captured one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gossamer.attention.function import NAME, AttentionCall, Prefix, Probe, probing
+
+_locks: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +156,20 @@ def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 
 @contextmanager
 def session(hf: PreTrainedModel, layers: Sequence[Layer], *, implementation: str = NAME) -> Iterator[Passes]:
-    """Run `hf` with our attention (or another one), in evaluation mode and with frozen weights; then undo it all."""
+    """Run `hf` with our attention (or another one), in evaluation mode and with frozen weights; then undo it all.
+
+    Another thread that wants the same model waits.
+    """
+    with (
+        _locks.setdefault(hf, threading.RLock()),
+        torch.inference_mode(False),
+        _session(hf, layers, implementation) as run,
+    ):
+        yield run
+
+
+@contextmanager
+def _session(hf: PreTrainedModel, layers: Sequence[Layer], implementation: str) -> Iterator[Passes]:
     configs = {id(m.config): m.config for m in hf.modules() if isinstance(m, PreTrainedModel)}
     implementations = [(config, config._attn_implementation) for config in configs.values()]
     training = [module for module in hf.modules() if module.training]

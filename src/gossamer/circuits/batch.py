@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer.attention.function import Prefix
 from gossamer.attention.passes import Passes, Readout
-from gossamer.errors import GossamerError
+from gossamer.errors import OutOfMemory
 from gossamer.models import Model
 from gossamer.tasks.metric import Metric
 from gossamer.tasks.pair import Prompts
@@ -97,7 +97,7 @@ def in_batches(rows: Sequence[int], size: int, work: Callable[[Sequence[int]], T
     """Do `work` on `size` rows at a time, halving the size whenever memory runs out.
 
     Raises:
-        GossamerError: one row alone does not fit.
+        OutOfMemory: one row alone does not fit.
     """
     start = 0
     while start < len(rows):
@@ -108,7 +108,7 @@ def in_batches(rows: Sequence[int], size: int, work: Callable[[Sequence[int]], T
             if not out_of_memory(error):
                 raise
             if len(some) == 1:
-                raise GossamerError(
+                raise OutOfMemory(
                     "out of memory with a single prompt: use shorter prompts or a larger device"
                 ) from error
             size = len(some) // 2

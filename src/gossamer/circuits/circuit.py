@@ -116,9 +116,10 @@ class Circuit:
     def save(self, folder: Path) -> None:
         """Write curve.parquet, scores.safetensors, curve.png, prompts.jsonl and, last, circuit.json."""
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / SUMMARY).unlink(missing_ok=True)  # a folder with a summary holds one whole run, never parts of two
         write_whole(folder / "curve.parquet", lambda path: self.frame().to_parquet(path, index=False))
         write_whole(folder / "scores.safetensors", lambda path: save_file(self.rankings, path))
-        write_whole(folder / "curve.png", lambda path: draw_curves([self.summary()], path))
+        write_whole(folder / "curve.png", lambda path: draw_curves([self.summary()], path, "png"))
         write_whole(folder / "prompts.jsonl", lambda path: path.write_text(self.prompt_lines(), encoding="utf-8"))
         text = json.dumps(self.summary(), indent=2, ensure_ascii=False)
         write_whole(folder / SUMMARY, lambda path: path.write_text(text + "\n", encoding="utf-8"))
@@ -134,6 +135,7 @@ class Circuit:
                 "answers": pair.answers,
                 "wrong": pair.wrong,
                 "template": pair.template,
+                "metric": self.prompts.metric,
                 "clean_metric": float(self.clean[row]),
                 "corrupted_metric": float(self.corrupted[row]),
             }

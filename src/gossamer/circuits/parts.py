@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,7 +31,12 @@ class Parts:
         self.stages: dict[str, list[Part]] = {}
         if folder is not None and folder.is_dir():
             for path in sorted(folder.glob("*.safetensors")):
-                self.stages.setdefault(path.name.split("-")[0], []).append(load_file(path))
+                try:
+                    part = load_file(path)
+                except SafetensorError:  # not written by us; what it stood for is done again
+                    path.unlink()
+                    continue
+                self.stages.setdefault(path.name.split("-")[0], []).append(part)
 
     def __getitem__(self, stage: str) -> list[Part]:
         return self.stages.setdefault(stage, [])
@@ -44,5 +50,5 @@ class Parts:
         parts.append({name: tensor.detach().cpu().contiguous() for name, tensor in part.items()})
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"{stage}-{len(parts):06}.safetensors"
+            path = self.folder / f"{stage}-{int(part['rows'].min()):06}.safetensors"  # no two parts share a prompt
             write_whole(path, lambda temporary: save_file(parts[-1], temporary))

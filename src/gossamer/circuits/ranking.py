@@ -32,6 +32,6 @@ def random_scores(rows: Sequence[int], valid: Tensor, seed: int) -> Tensor:
     """Scores by chance, shaped as `valid`: the same for a prompt whatever batch it is in."""
     scores = torch.zeros(valid.shape)
     for i, row in enumerate(rows):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + row)
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + row) % 2**63)
         scores[i][valid[i].cpu()] = torch.rand(int(valid[i].sum()), generator=generator)
     return scores.to(valid.device)

@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
 from gossamer.circuits.circuit import FILES, SUMMARY
 from gossamer.circuits.parts import Parts, write_whole
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, OutOfMemory
 from gossamer.models import Model
 from gossamer.tasks.pair import Prompts
 
@@ -26,6 +31,7 @@ def request(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[st
     return {
         "model": model.describe(),
         "task": prompts.task,
+        "metric": prompts.metric,
         "prompts": len(prompts),
         "prompts_sha256": hashlib.sha256(tokens.encode()).hexdigest(),
         **settings,
@@ -36,33 +42,47 @@ def request(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[st
 def run_folder(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[Parts]:
     """Make `folder` ready for a run and hand over the parts that an interrupted one left there.
 
-    If the block refuses its input (GossamerError), a run that is new leaves nothing behind; if it is interrupted, the
-    finished parts stay for the next time.
+    A finished run in the folder stays until the new one is saved. If the block refuses its input (GossamerError), a new
+    run leaves nothing behind; if it is interrupted or runs out of memory, the finished parts stay for the next time.
 
     Raises:
-        GossamerError: the folder holds another run, or files that are none of ours.
+        GossamerError: the folder holds another run or files that are none of ours, or another process writes to it.
     """
-    existed = folder.exists()
     begun = read_request(folder)
-    resuming = begun == asked and not (folder / SUMMARY).exists()
-    if not resuming:
-        make_room(folder, begun, asked, force=force)
+    check_free(folder, begun, asked, force=force)
+    new = [path for path in (folder, *folder.parents) if not path.exists()]  # what we create, innermost first
     parts = folder / PARTS
-    try:
-        parts.mkdir(parents=True, exist_ok=True)
+    parts.mkdir(parents=True, exist_ok=True)
+    with only_process(parts / "lock", folder):
+        resuming = begun == asked
+        if not resuming:
+            for path in parts.glob("*.safetensors"):
+                path.unlink()
         text = json.dumps(asked, indent=2, ensure_ascii=False)
         write_whole(parts / REQUEST, lambda path: path.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise GossamerError(f"could not write to {folder}: {error.strerror}") from error
-    try:
-        yield Parts(parts)
-    except GossamerError:
-        if not resuming:
-            shutil.rmtree(parts)
-            if not existed:
-                folder.rmdir()
-        raise
-    shutil.rmtree(parts)
+        try:
+            yield Parts(parts)
+        except OutOfMemory:
+            raise
+        except GossamerError:
+            if not resuming:
+                shutil.rmtree(parts)
+                for path in new:
+                    path.rmdir()
+            raise
+        shutil.rmtree(parts)
+
+
+@contextmanager
+def only_process(path: Path, folder: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends."""
+    with path.open("w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise GossamerError(f"another process is writing to {folder}: wait, or give another folder") from error
+        yield
 
 
 def read_request(folder: Path) -> Any:
@@ -72,23 +92,22 @@ def read_request(folder: Path) -> Any:
         return None
 
 
-def make_room(folder: Path, begun: Any, asked: dict[str, Any], *, force: bool) -> None:
+def check_free(folder: Path, begun: Any, asked: dict[str, Any], *, force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
         raise GossamerError(f"{folder} is a file: give a folder to write to")
-    strangers = [path.name for path in folder.iterdir() if path.name not in (*FILES, PARTS)]
-    if strangers and not (folder / SUMMARY).exists() and begun is None:
-        raise GossamerError(f"{folder} holds other files ({sorted(strangers)[0]}): give a new or empty folder")
-    if not force:
-        if (folder / SUMMARY).exists():
-            raise GossamerError(f"{folder} holds a finished run: give another folder, or --force to replace it")
-        if isinstance(begun, dict):
-            differing = sorted(key for key in {*begun, *asked} if begun.get(key) != asked.get(key))
-            raise GossamerError(
-                f"{folder} holds an unfinished run with another {', '.join(differing)}: give another folder, or "
-                "--force to replace it"
-            )
-    for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    finished = (folder / SUMMARY).exists()
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in (*FILES, PARTS))
+    if strangers and not finished and begun is None:
+        raise GossamerError(f"{folder} holds other files ({strangers[0]}): give a new or empty folder")
+    if force:
+        return
+    if finished:
+        raise GossamerError(f"{folder} holds a finished run: give another folder, or --force to replace it")
+    if isinstance(begun, dict) and begun != asked:
+        differing = sorted(key for key in {*begun, *asked} if begun.get(key) != asked.get(key))
+        raise GossamerError(
+            f"{folder} holds an unfinished run with another {', '.join(differing)}: give another folder, or "
+            "--force to replace it"
+        )

@@ -17,22 +17,21 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#0
 Run = dict[str, Any]
 
 
-def draw_curves(runs: Sequence[Run], path: Path) -> None:
-    """One panel for each task and kind of unit, one line for each run, as a PNG."""
+def draw_curves(runs: Sequence[Run], path: Path, kind: str) -> None:
+    """One panel for each task and kind of unit, one line for each run, as a "png", "pdf" or "svg"."""
     panels: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         panels.setdefault((run["task"]["name"], run["units"]), []).append(run)
-    several_models = len({run["model"]["name"] for run in runs}) > 1
-    labels = list(dict.fromkeys(label(run, several_models) for run in runs))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(labels)}  # the same in every panel
+    names = labels(runs)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(names))}  # same in every panel
+    named = {id(run): name for run, name in zip(runs, names, strict=True)}
 
     rows = max(len(members) for members in panels.values())
     figure = Figure(figsize=(3.4 * len(panels), 2.4 + 0.16 * rows), layout="constrained")
     for axes, ((task, units), members) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         axes.set_title(plain(TASKS[task].title if task in TASKS else task), fontsize=10)
-        lines = [(label(run, several_models), run) for run in members]
-        draw_panel(axes, units, [(name, colours[name], run) for name, run in lines])
-    figure.savefig(path, dpi=200, format="png")
+        draw_panel(axes, units, [(named[id(run)], colours[named[id(run)]], run) for run in members])
+    figure.savefig(path, dpi=200, format=kind)
 
 
 def draw_panel(axes: Axes, units: str, lines: Sequence[tuple[str, str, Run]]) -> None:
@@ -56,9 +55,26 @@ def draw_panel(axes: Axes, units: str, lines: Sequence[tuple[str, str, Run]]) ->
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, frameon=False, borderaxespad=0)
 
 
-def label(run: Run, with_model: bool) -> str:
-    how = "random" if run["ranking"] == "random" else f"{run['ranking']}, {run['importance']}"
-    return f"{Path(run['model']['name']).name}, {how}" if with_model else how
+def labels(runs: Sequence[Run]) -> list[str]:
+    """How each run was ranked, and whatever else tells it from the others."""
+
+    def fields(run: Run) -> dict[str, str]:
+        return {
+            "model": Path(run["model"]["name"]).name,
+            "dtype": run["model"]["dtype"],
+            "prompts": f"{run['task']['prompts']} prompts",
+            "seed": f"seed {run['task']['seed']}",
+            "sign": run["sign"] or "",
+            "replace": run["replace"],
+        }
+
+    every = [fields(run) for run in runs]
+    differing = [name for name in every[0] if len({f[name] for f in every if f[name]}) > 1]
+    names = []
+    for run, own in zip(runs, every, strict=True):
+        how = "random" if run["ranking"] == "random" else f"{run['ranking']}, {run['importance']}"
+        names.append(", ".join([*(own[name] for name in differing if own[name]), how]))
+    return names
 
 
 def plain(text: str) -> str:

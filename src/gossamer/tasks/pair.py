@@ -85,13 +85,13 @@ def answer_token(prompt: str, answer: str, model: Model) -> int:
     before, after = model.encode(prompt), model.encode(prompt + answer)
     if after[:-1] == before:
         if after[-1] == model.tokenizer.unk_token_id:
-            raise Unfit("answer unknown to the tokenizer", f"the answer {answer!r} is not in the vocabulary")
+            raise Unfit("answer unknown to the tokenizer", f"the answer {answer[:60]!r} is not in the vocabulary")
         return after[-1]
     # "... the year 17" + "76" may be written " 1776" in one token; the model can still say "76" after " 17".
     alone = model.tokenizer(answer, add_special_tokens=False).input_ids
     if len(alone) == 1 and model.tokenizer.decode(alone) == answer:
         return int(alone[0])
-    raise Unfit("answer of several tokens", f"the answer {answer!r} is not a single token after its prompt")
+    raise Unfit("answer of several tokens", f"the answer {answer[:60]!r} is not a single token after its prompt")
 
 
 @dataclass(frozen=True)
