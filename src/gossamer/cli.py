@@ -171,7 +171,7 @@ def describe(summary: dict[str, Any], out: Path) -> None:
     rows = {
         "model": f"{model['name']} ({model['type']}, {model['layers']} x {model['heads_per_layer']} heads)",
         "task": f"{task['name']}, {task['prompts']} prompts, seed {task['seed']}",
-        "first token": str(model["first_token"]),
+        "first token": model["first_token"] or "none",
         "metric": f"{task['metric']}: clean {summary['clean']:.3f}, corrupted {summary['corrupted']:.3f}, "
         f"{summary['accuracy']:.0%} answered right",
         "circuit": f"{summary['units']}, {how}, {summary['replace']} replacement",
@@ -183,6 +183,8 @@ def describe(summary: dict[str, Any], out: Path) -> None:
     for name, value in rows.items():
         table.add_row(name, Text(value))
     screen.print(table)
+    for warning in summary["warnings"]:
+        note(f"warning: {warning}")
 
 
 @app.command()

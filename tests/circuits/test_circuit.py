@@ -255,6 +255,19 @@ def test_stories15m_knows_who_gets_the_gift(stories: Path) -> None:
     assert {i // 6 for i in best} <= {0, 1, 4, 5}
 
 
+def test_a_task_the_model_can_not_do_is_said(stories: Path, planted_model: Model) -> None:
+    model = gossamer.load(stories)
+    found = gossamer.circuit(model, gossamer.prompts("docstring", model, 20))
+    assert any("it can't do this task" in warning for warning in found.summary()["warnings"])
+    good = gossamer.circuit(planted_model, gossamer.prompts("induction", planted_model, 10))
+    assert good.summary()["warnings"] == []
+    mean, error = good.effect
+    assert mean == pytest.approx(good.clean.mean() - good.metric[:, 0].mean())
+    assert 0 < error < 0.05 * mean
+    alone = gossamer.circuit(planted_model, gossamer.prompts("induction", planted_model, 1))
+    assert alone.summary()["effect_standard_error"] is None
+
+
 def test_greater_than_by_digits_on_a_real_model(stories: Path) -> None:
     """A model of children's stories knows no years; the probability metric still runs through every stage."""
     model = gossamer.load(stories)

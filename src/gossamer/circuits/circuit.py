@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,25 @@ class Circuit:
     def k90(self) -> int | None:
         return self.size_at(0.9)
 
+    @property
+    def effect(self) -> tuple[float, float]:
+        """What there is to explain, the mean of M(clean) - M(none kept) over prompts, and its standard error."""
+        differences = self.clean - self.metric[:, 0]
+        error = differences.std(ddof=1) / len(differences) ** 0.5 if len(differences) > 1 else math.nan
+        return float(differences.mean()), float(error)
+
+    def warnings(self) -> list[str]:
+        """Reasons to doubt that there is a circuit to find here."""
+        found = []
+        mean, error = self.effect
+        if self.correct.mean() < 0.5:
+            found.append(f"the model answers only {self.correct.mean():.0%} right: it can't do this task")
+        if mean < 0:
+            found.append(f"the clean prompts score {-mean:.3g} lower than with nothing kept: the effect is reversed")
+        elif mean < 2 * error:
+            found.append(f"the effect to explain is {mean:.3g} with a standard error of {error:.3g}: it may be chance")
+        return found
+
     def frame(self) -> pd.DataFrame:
         """The curve of every prompt as a tidy table: prompt, k, metric, explained_effect."""
         n, sizes = self.metric.shape
@@ -89,6 +109,9 @@ class Circuit:
             "clean": float(self.clean.mean()),
             "corrupted": float(self.corrupted.mean()),
             "none_kept": float(self.metric[:, 0].mean()),
+            "effect": self.effect[0],
+            "effect_standard_error": None if math.isnan(self.effect[1]) else self.effect[1],
+            "warnings": self.warnings(),
             "units_total": [int(self.total.min()), int(self.total.max())],
             "k90": self.k90,
             "curve": {
