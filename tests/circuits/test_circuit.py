@@ -255,6 +255,18 @@ def test_stories15m_knows_who_gets_the_gift(stories: Path) -> None:
     assert {i // 6 for i in best} <= {0, 1, 4, 5}
 
 
+@pytest.mark.slow
+def test_the_figure_of_the_readme(stories: Path) -> None:
+    """Its numbers, to what another machine's arithmetic may change."""
+    model = gossamer.load(stories)
+    prompts = gossamer.prompts("ioi", model, 100)
+    expected = {("heads", "gradient"): 26, ("heads", "ig"): 13, ("heads", "exact"): 13}
+    expected |= {("edges", "gradient"): 111, ("edges", "ig"): 45}
+    for (units, kind), k90 in expected.items():
+        assert gossamer.circuit(model, prompts, units=units, importance=kind).k90 == pytest.approx(k90, rel=0.1)
+    assert gossamer.circuit(model, prompts, units="edges", ranking="random").k90 == pytest.approx(6857, rel=0.1)
+
+
 def test_a_task_the_model_can_not_do_is_said(stories: Path, planted_model: Model) -> None:
     model = gossamer.load(stories)
     found = gossamer.circuit(model, gossamer.prompts("docstring", model, 20))

@@ -80,8 +80,6 @@ def test_a_prompts_curve_does_not_depend_on_its_batch(units: str, ranking: str) 
 @pytest.mark.parametrize("importance", ["gradient", "exact", "ig"])
 @pytest.mark.parametrize("units", UNITS)
 def test_a_shared_beginning_is_computed_once_and_changes_nothing(model: Model, units: str, importance: str) -> None:
-    if importance == "exact" and units == "edges" and model.hf.config.model_type not in ("gpt2", "mistral"):
-        return  # slow, and the same code
     prompts = gossamer.prompts("induction", model, 40)
     late = tuple(pair for pair in prompts.pairs if pair.pair.template in ("at-5", "at-6"))[:6]
     some = Prompts(task="late", metric=prompts.metric, pairs=late, seed=0)
