@@ -57,3 +57,12 @@ def model(family: str) -> Model:
 @pytest.fixture(scope="session")
 def planted_model() -> Model:
     return gossamer.load("bundled:induction")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder with the planted model in it."""
+    hf, tokenizer = planted.build()
+    hf.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"

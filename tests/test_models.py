@@ -18,15 +18,6 @@ from tests.conftest import shared
 from tests.families import random_model
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model folder with the planted model in it."""
-    hf, tokenizer = planted.build()
-    hf.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
 def test_a_folder_loads_as_it_was_saved(folder: Path) -> None:
     model = gossamer.load(folder)
     again = gossamer.load("bundled:induction")

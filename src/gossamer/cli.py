@@ -26,7 +26,7 @@ Command = Callable[..., None]
 
 
 def model_options(command: Command) -> Command:
-    """How a model is loaded, the same in every command."""
+    """How a model is loaded, the same in every command: the arguments of `gossamer.load`."""
     options = [
         click.option(
             "--device",
@@ -107,12 +107,13 @@ def circuits(
     batch: int | None,
     as_json: bool,
     force: bool,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    first_token: str,
-    trust_remote_code: bool,
-    **choices: Any,
+    units: str,
+    ranking: str,
+    importance: str,
+    sign: str,
+    replace: str,
+    ig_steps: int,
+    **loading: Any,
 ) -> None:
     """Rank heads or attention edges on a task, keep the k best for every k, and measure the explained effect.
 
@@ -136,21 +137,22 @@ def circuits(
 
     if batch is not None and batch < 1:
         raise GossamerError(f"a batch of {batch} prompts: give at least 1")
-    loaded = gossamer.load(
-        model,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        first_token=first_token,
-        trust_remote_code=trust_remote_code,
-    )
+    loaded = gossamer.load(model, **loading)
     chosen = gossamer.prompts(task, loaded, prompts, seed=seed, same_positions=same_positions)
-    settings = {**choices, "seed": seed}
+    settings: dict[str, Any] = {
+        "units": units,
+        "ranking": ranking,
+        "importance": importance,
+        "sign": sign,
+        "replace": replace,
+        "ig_steps": ig_steps,
+        "seed": seed,
+    }
     Settings(**settings).check(chosen)
     with run_folder(out, request(loaded, chosen, settings), force=force) as parts:
-        if settings["importance"] == "exact" and settings["ranking"] != "random":
-            patches, seconds = cost_of_exact(loaded, chosen, settings["units"])
-            note(f"exact importance: {patches:,} patches, about {duration(seconds)}")
+        if importance == "exact" and ranking != "random":
+            patches, seconds = cost_of_exact(loaded, chosen, units)
+            note(f"exact importance: at most {patches:,} patches, about {duration(seconds)}")
         with progress_bar() as progress:
             result = gossamer.circuit(loaded, chosen, batch=batch, parts=parts, progress=progress, **settings)
         result.save(out)
@@ -246,11 +248,7 @@ def show(
     model: str,
     n: int | None,
     seed: int,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    first_token: str,
-    trust_remote_code: bool,
+    **loading: Any,
 ) -> None:
     """Show prompts of a task as a model's tokens, the ones that differ in brackets.
 
@@ -260,14 +258,7 @@ def show(
     """
     import gossamer
 
-    loaded = gossamer.load(
-        model,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        first_token=first_token,
-        trust_remote_code=trust_remote_code,
-    )
+    loaded = gossamer.load(model, **loading)
     chosen = gossamer.prompts(task, loaded, 3 if n is None and not task.endswith(".jsonl") else n, seed=seed)
     for pair in chosen.pairs:
         for name, ids, others in (

@@ -160,7 +160,7 @@ class Job:
         """How the model does on the clean and the corrupted prompts; the heads' means, if they replace anything."""
 
         def work(batch: Batch) -> dict[str, Tensor]:
-            record = Record(patterns=False)
+            record = Record(patterns=False) if self.settings.replace == "mean" else None
             with torch.no_grad():
                 clean = self.passes(batch.clean, batch.mask, read=batch.read)
                 corrupted = self.passes(batch.corrupted, batch.mask, read=batch.read, probe=record)
@@ -169,9 +169,9 @@ class Job:
                 "corrupted": batch.metric.values(corrupted),
                 "correct": batch.metric.correct(clean),
             }
-            if self.settings.replace == "mean":
+            if record is not None:
                 real = (torch.arange(batch.clean.shape[1]).to(batch.lengths) < batch.lengths[:, None])[:, None, :, None]
-                sums = [(z * real.to(z.device)).sum(dim=(0, 2)).double().cpu() for z in record.seen.z]
+                sums = [(z * real.to(z.device)).sum(dim=(0, 2)).cpu().double() for z in record.seen.z]
                 part["sum"] = torch.stack(sums)[None]  # (1, layer, head, d_head)
                 part["count"] = batch.lengths.sum()[None]
             return part
@@ -204,15 +204,13 @@ class Job:
             return importance.gradient(self.passes, batch, unit, instead)
         if kind == "ig":
             return importance.integrated(self.passes, batch, unit, instead, steps=self.settings.ig_steps)
-        done, total = 0, sum(self.total(int(length)) for length in batch.lengths)
+        # A batch that was halved for want of memory takes smaller passes too.
+        rows = max(1, ROW_TOKENS * len(batch.rows) // (self.size * batch.clean.shape[1]))
 
-        def tick(rows: int) -> None:
-            nonlocal done
-            done += rows
+        def tick(done: int, total: int) -> None:
             self.progress("exact patching of a batch", done, total)
 
-        rows_per_pass = max(1, ROW_TOKENS // batch.clean.shape[1])
-        return importance.exact(self.passes, batch, unit, instead, rows_per_pass=rows_per_pass, tick=tick)
+        return importance.exact(self.passes, batch, unit, instead, rows_per_pass=rows, tick=tick)
 
     def score_all(self) -> None:
         """The scores behind one ranking for all prompts."""
@@ -221,9 +219,8 @@ class Job:
             batch = self.shortened(batch)
             scores = self.scores(batch, self.instead(batch))
             # Edge maps are summed at once: there is room for those of a batch, not of a data set.
-            return {"sum": scores.double().sum(dim=0, keepdim=True)} | (
-                {} if self.unit.patterns else {"scores": scores}
-            )
+            part = {"sum": scores.cpu().double().sum(dim=0, keepdim=True)}
+            return part if self.unit.patterns else part | {"scores": scores}
 
         self.stage("scores", work)
 
@@ -329,7 +326,10 @@ def check_effect(clean: Tensor, bottom: Tensor, what: str) -> None:
 
 
 def cost_of_exact(model: Model, prompts: Prompts, units: str) -> tuple[int, float]:
-    """What exact importance takes: how many patches, and about how many seconds, from the time of one pass."""
+    """What exact importance takes at most: how many patches, and about how many seconds, from the time of one pass.
+
+    The edges of queries that the clean and the corrupted prompt share need no patch, so it is often less.
+    """
     heads = model.n_layers * model.n_heads
     per_prompt = [1 if units == "heads" else len(pair) * (len(pair) + 1) // 2 for pair in prompts.pairs]
     rows = by_length(prompts, range(len(prompts)))[: max(1, ROW_TOKENS // max(len(pair) for pair in prompts.pairs))]

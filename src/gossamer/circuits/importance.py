@@ -68,10 +68,10 @@ def exact(
     instead: Activations,
     *,
     rows_per_pass: int,
-    tick: Callable[[int], None] = lambda rows: None,
+    tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tensor:
     """Patch one unit at a time. Each pass starts at the patched layer, holds many (prompt, unit) rows, and reads only
-    the answers' logits. `tick` hears how many rows are done."""
+    the answers' logits. `tick` hears how many rows are done, and of how many."""
     record = Record(patterns=unit.patterns)
     residual: list[Tensor] = []
     with torch.no_grad():
@@ -79,6 +79,7 @@ def exact(
         target = batch.metric.values(logits)
         valid = unit.patchable(unit.valid(record.seen, batch), batch)
         scores = torch.zeros(valid.shape, dtype=target.dtype, device=valid.device)
+        done, total = 0, int(valid.sum())
         for layer in range(len(passes.layers)):
             for index in valid[:, layer].nonzero().split(rows_per_pass):  # (row, 1 + unit dims)
                 prompt = index[:, 0]
@@ -94,7 +95,8 @@ def exact(
                 )
                 effect = target[prompt] - batch.metric[prompt].values(logits)
                 scores[(prompt, torch.full_like(prompt, layer), *index[:, 1:].unbind(-1))] = effect.to(scores.device)
-                tick(len(index))
+                done += len(index)
+                tick(done, total)
     return scores
 
 
