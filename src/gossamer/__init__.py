@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gossamer.circuits.discover import circuit
     from gossamer.models import Model, load, wrap
     from gossamer.tasks import TASKS, Pair, Prompts, prompts
+    from gossamer.training.run import evaluate, sparsify
 
 __all__ = [
     "TASKS",
@@ -19,8 +20,10 @@ __all__ = [
     "Pair",
     "Prompts",
     "circuit",
+    "evaluate",
     "load",
     "prompts",
+    "sparsify",
     "wrap",
 ]
 
@@ -31,6 +34,8 @@ _HOMES = {
     "Model": "gossamer.models",
     "load": "gossamer.models",
     "wrap": "gossamer.models",
+    "evaluate": "gossamer.training.run",
+    "sparsify": "gossamer.training.run",
     "TASKS": "gossamer.tasks",
     "Pair": "gossamer.tasks",
     "Prompts": "gossamer.tasks",

@@ -17,6 +17,9 @@ from rich.text import Text
 from safetensors import SafetensorError
 
 from gossamer.errors import GossamerError
+from gossamer.training.settings import Settings
+
+DEFAULT = Settings()
 
 # torch and transformers take seconds to import: what needs them is imported in the command, so that --help is instant.
 
@@ -190,6 +193,187 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 
 
 @app.command()
+@click.argument("model")
+@click.option("--data", required=True, help="text file, .jsonl, .parquet, hub data set id, or self")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for the sparse model")
+@click.option("--margin", type=float, default=0.01, show_default=True, help="nats above the base model's held-out loss")
+@click.option("--tau", type=float, help="bound on the held-out loss, in place of base loss + margin")
+@click.option("--steps", type=int, default=1000, show_default=True)
+@click.option("--batch", type=int, default=8, show_default=True, help="blocks a step, over all processes")
+@click.option("--accumulate", type=int, default=1, show_default=True, help="parts the batch is run in, to save memory")
+@click.option("--block", type=int, help="tokens of a block (default: the model's context, at most 1024)")
+@click.option("--held-out", type=int, default=64, show_default=True, help="blocks kept from training, to judge on")
+@click.option("--every", type=int, default=50, show_default=True, help="steps between evaluations and checkpoints")
+@click.option("--distill/--no-distill", default=True, help="train on KL to the base model (default), or on the text")
+@click.option("--lora", type=int, metavar="RANK", help="train adapters of this rank, not the weights")
+@click.option("--merge", is_flag=True, help="merge the adapters into the weights at the end")
+@click.option(
+    "--train",
+    type=click.Choice(["all", "body", "attention"]),
+    default=DEFAULT.train,
+    show_default=True,
+    help="which weights: all, all but the embeddings, or attention's",
+)
+@click.option("--bias", type=float, help="where every gate's bias starts (default: calibrated for each head)")
+@click.option("--learn-bias/--fix-bias", default=True, help="one learned bias a head (default), or fixed ones")
+@click.option("--noise", type=float, default=DEFAULT.noise, show_default=True, help="of the drawn gates")
+@click.option("--renormalise", is_flag=True, help="softmax over the open keys only")
+@click.option("--lr", type=float, default=DEFAULT.lr, show_default=True)
+@click.option("--bias-lr", type=float, default=DEFAULT.bias_lr, show_default=True)
+@click.option("--warmup", type=int, default=DEFAULT.warmup, show_default=True, help="steps")
+@click.option("--schedule", default="linear", show_default=True, help="linear, cosine, constant")
+@click.option("--optimiser", default="adamw", show_default=True, help="adamw, adafactor, sgd")
+@click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option("--clip", type=float, default=1.0, show_default=True, help="of the gradient's norm")
+@click.option("--dual-rate", type=float, default=DEFAULT.dual_rate, show_default=True, help="of the multiplier")
+@click.option("--precision", default="no", show_default=True, help="no, bf16, fp16: what is computed in")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--column", default="text", show_default=True, help="of the data, the one with the text")
+@click.option("--track", help="tensorboard, wandb, trackio")
+@click.option("--resume", is_flag=True, help="go on with an interrupted run, if there is one")
+@click.option("--force", is_flag=True, help="replace another run in the folder")
+@click.option("--json", "as_json", is_flag=True, help="print the result as one JSON object, last")
+@model_options
+def sparsify(
+    model: str,
+    data: str,
+    out: Path,
+    as_json: bool,
+    resume: bool,
+    force: bool,
+    track: str | None,
+    column: str,
+    dtype: str,
+    **options: Any,
+) -> None:
+    """Post-train a model so that almost all of its attention edges are gone at unchanged loss.
+
+    MODEL is a hub id or a folder. The folder of --out becomes the sparse model, for `gossamer circuits` and
+    `gossamer.load`; it is the sparsest state whose held-out loss met the bound. Exit code 1 says that none did.
+
+    \b
+    Examples:
+      gossamer sparsify gpt2 --data Skylion007/openwebtext --out sparse-gpt2
+      gossamer sparsify ./model --data text.txt.gz --block 256 --steps 2000 --out sparse --resume
+      gossamer sparsify ./model --data self --margin 0.02 --out sparse
+      gossamer sparsify allenai/OLMo-7B-hf --data allenai/dolma --lora 16 --precision bf16 --out sparse-olmo
+      accelerate launch -m gossamer.cli sparsify gpt2 --data text.jsonl --batch 64 --out sparse-gpt2
+    """
+    import gossamer
+
+    loading = {name: options.pop(name) for name in ("device", "revision", "first_token", "trust_remote_code")}
+    Settings(**options).check()  # before minutes are spent on loading
+    if dtype == "auto" and options["lora"] is None:
+        dtype = "float32"
+    loaded = gossamer.load(model, dtype=dtype, **loading)
+    with training_bar(options["steps"]) as (progress, report):
+        result = gossamer.sparsify(
+            loaded,
+            data,
+            out,
+            column=column,
+            resume=resume,
+            force=force,
+            track=track,
+            progress=progress,
+            report=report,
+            **options,
+        )
+    if not result:  # another process speaks
+        return
+    describe_sparse(result["evaluation"], out, tau=result["tau"], step=result["kept_step"])
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+
+
+@app.command()
+@click.argument("model")
+@click.option("--against", required=True, help="the base model")
+@click.option(
+    "--data", required=True, help="text file, .jsonl, .parquet, hub data set id, or self: drawn from the base"
+)
+@click.option("--block", type=int, help="tokens of a block (default: that of the training run, or the model's context)")
+@click.option("--held-out", type=int, default=64, show_default=True, help="blocks of the data's held-out part")
+@click.option("--batch", type=int, default=8, show_default=True, help="blocks at once")
+@click.option("--seed", type=int, default=0, show_default=True, help="of --data self")
+@click.option("--column", default="text", show_default=True, help="of the data, the one with the text")
+@click.option("--by-head", is_flag=True, help="show the edges of every head")
+@click.option("--json", "as_json", is_flag=True, help="print the result as one JSON object, last")
+@model_options
+def evaluate(
+    model: str,
+    against: str,
+    data: str,
+    block: int | None,
+    held_out: int,
+    batch: int,
+    seed: int,
+    column: str,
+    by_head: bool,
+    as_json: bool,
+    **loading: Any,
+) -> None:
+    """What a sparse model has left: loss, open edges, KL to its base and agreement with it, on held-out text.
+
+    Every tenth document of the data is held out, as in training.
+
+    \b
+    Example:
+      gossamer evaluate sparse-gpt2 --against gpt2 --data Skylion007/openwebtext --json
+    """
+    import gossamer
+
+    sparse = gossamer.load(model, **loading)
+    base = gossamer.load(against, **loading)
+    with progress_bar() as progress:
+        result = gossamer.evaluate(
+            sparse,
+            base,
+            data,
+            block=block,
+            held_out=held_out,
+            batch=batch,
+            seed=seed,
+            column=column,
+            progress=progress,
+        )
+    describe_sparse(result, Path(model), by_head=by_head)
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+
+
+def describe_sparse(
+    result: dict[str, Any], folder: Path, *, tau: float | None = None, step: int | None = None, by_head: bool = False
+) -> None:
+    """What is left, on the screen."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    bound = "" if tau is None else f", bound {tau:.4f}"
+    rows = {
+        "loss": f"{result['loss']:.4f} (base model {result['base_loss']:.4f}{bound})",
+        "edges open": f"{result['edges']:.3%} (without the first token {result['edges_without_first']:.3%}, "
+        f"without the diagonal too {result['edges_without_first_and_diagonal']:.3%})",
+        "base model": f"KL {result['kl']:.4f}, same most likely token {result['top1_agreement']:.2%}",
+        "measured on": f"{result['blocks']} held-out blocks of {result['block']} tokens",
+    }
+    if "edges_per_query" in result:
+        shut = result["shut_heads"]
+        total = sum(len(row) for row in result["edges_by_head"])
+        rows["per query and head"] = f"{result['edges_per_query']:.3f} edges"
+        rows["shut heads"] = f"{len(shut)} of {total}" + (f": {' '.join(shut[:12])}" if shut else "")
+    if step is not None:
+        rows["kept"] = f"step {step}"
+        rows["written to"] = str(folder)
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    screen.print(table)
+    if by_head and "edges_by_head" in result:
+        heads = Table("edges open", *(f"H{head}" for head in range(len(result["edges_by_head"][0]))), box=None)
+        for layer, shares in enumerate(result["edges_by_head"]):
+            heads.add_row(f"L{layer}", *(f"{share:.2%}" for share in shares))
+        screen.print(heads)
+
+
+@app.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="the .png, .pdf or .svg file to write")
 def plot(runs: tuple[Path, ...], out: Path) -> None:
@@ -200,8 +384,8 @@ def plot(runs: tuple[Path, ...], out: Path) -> None:
       gossamer plot runs/ioi-exact runs/ioi-random --out ioi.png
     """
     from gossamer.circuits.circuit import SUMMARY
-    from gossamer.circuits.parts import write_whole
     from gossamer.figures.curves import draw_curves
+    from gossamer.files import write_whole
 
     summaries = []
     for run in runs:
@@ -290,6 +474,46 @@ def progress_bar() -> Iterator[Any]:
         yield progress
 
 
+@contextmanager
+def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
+    """Bars for preparing, and one for training that shows where it stands."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=screen) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total, state="")
+            bars.update(stages[stage], completed=done, total=total, visible=done < total)
+
+        def report(tau: float, base: float) -> Callable[[int, dict[str, float]], None]:
+            task = bars.add_task("training", total=steps, state=f"base {base:.4f} tau {tau:.4f}")
+            shown: dict[str, str] = {}
+
+            def step(number: int, values: dict[str, float]) -> None:
+                if "held_out_loss" in values:
+                    shown["loss"] = f"loss {values['held_out_loss']:.4f}/{tau:.4f} edges {values['edges']:.2%}"
+                    screen.print(
+                        Text(
+                            f"step {number}: held-out loss {values['held_out_loss']:.4f} (tau {tau:.4f}), "
+                            f"edges open {values['edges']:.3%}"
+                        )
+                    )
+                else:
+                    shown["step"] = f"λ {values['lambda']:.3g} {values['tokens_per_second']:.0f} tok/s"
+                bars.update(task, completed=number, state=" ".join(shown.values()))
+
+            return step
+
+        yield progress, report
+
+
 def note(text: str) -> None:
     screen.print(Text(text))
 
@@ -310,7 +534,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (GossamerError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         sys.stderr.write("gossamer: " + " ".join(message.split()) + "\n")
-        sys.exit(2)
+        sys.exit(getattr(error, "exit_code", 2))
     except (OSError, SafetensorError) as error:  # no space, no permission, a name too long
         sys.stderr.write("gossamer: could not read or write: " + " ".join(str(error).split()) + "\n")
         sys.exit(2)

@@ -9,10 +9,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as hf_logging
 
+from gossamer.attention import gating
 from gossamer.attention.check import check_attention
+from gossamer.attention.function import NAME
 from gossamer.attention.passes import Layer
 from gossamer.errors import GossamerError
 
@@ -42,6 +52,10 @@ class Model:
     @property
     def n_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def sparse(self) -> bool:
+        return bool(gating.gates(self.hf))
 
     @property
     def device(self) -> torch.device:
@@ -96,6 +110,7 @@ class Model:
             "dtype": str(self.hf.dtype).removeprefix("torch."),
             "device": str(self.device),
             "first_token": first_token,
+            "sparse": self.sparse,
         }
 
 
@@ -150,9 +165,12 @@ def from_files(
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **common)
+        config = read_config(name, common)
+        adapter = getattr(config, gating.SECTION, {}).get("adapter_of")
+        tokenizer = AutoTokenizer.from_pretrained(name, config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name,
+            adapter or name,
+            config=config,
             use_safetensors=True,
             dtype=DTYPES.get(dtype, torch.float32 if on_cpu else "auto"),
             device_map="auto" if place == "spread" else None,
@@ -170,9 +188,25 @@ def from_files(
             f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
             "transformers would fill them with random numbers"
         )
+    if adapter:
+        from peft import PeftModel
+
+        hf = PeftModel.from_pretrained(hf, name, subfolder="adapter", revision=revision).merge_and_unload()
     if place not in ("spread", "cpu"):
         move(hf, place)
     return hf, tokenizer
+
+
+def read_config(name: str, common: dict[str, Any]) -> PreTrainedConfig:
+    """The model's configuration. That of a sparse model is written so that transformers alone refuses it."""
+    raw, _ = PreTrainedConfig.get_config_dict(name, **common)
+    if gating.SECTION not in raw:
+        plain: PreTrainedConfig = AutoConfig.from_pretrained(name, **common)
+        return plain
+    raw = {key: value for key, value in raw.items() if key not in ("attn_implementation", "_attn_implementation")}
+    model_type = str(raw.get("model_type")).removeprefix(gating.MODEL_TYPE)
+    config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict({**raw, "model_type": model_type})
+    return config
 
 
 def move(hf: nn.Module, where: str | torch.dtype) -> None:
@@ -182,7 +216,7 @@ def move(hf: nn.Module, where: str | torch.dtype) -> None:
 def check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise GossamerError(f"{folder} is not a model folder: it has no config.json")
-    if any(folder.glob("*.safetensors")):
+    if any(folder.glob("*.safetensors")) or any(folder.glob("adapter/*.safetensors")):
         return
     pickled = next(iter([*folder.glob("*.bin"), *folder.glob("*.pt")]), None)
     if pickled is not None:
@@ -219,7 +253,19 @@ def wrap(
     """Make a Gossamer model of a loaded transformers model, after the same checks as `load`."""
     name = name or hf.config.name_or_path or type(hf).__name__
     check_weights(hf, name)
-    layers, n_heads, reuses_prefix = check_attention(hf, name)
+    section = hf.config.__dict__.pop(gating.SECTION, None)  # or our attention asks for the gates, which come later
+    try:
+        layers, n_heads, reuses_prefix = check_attention(hf, name)
+    finally:
+        if section is not None:
+            setattr(hf.config, gating.SECTION, section)
+    if section is not None and not gating.gates(hf):
+        bias, renormalise = gating.from_config(section, len(layers), n_heads, name)
+        gating.install([layer.attention for layer in layers], bias, renormalise=renormalise)
+    if gating.gates(hf):
+        hf.set_attn_implementation(
+            NAME
+        )  # and so it stays, so that the model is sparse outside of Gossamer's passes too
     return Model(
         hf=hf,
         tokenizer=tokenizer,

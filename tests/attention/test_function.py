@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gossamer.attention.function import AttentionCall, _current, mix, probing
+from gossamer.attention.function import ORDINARY, AttentionCall, _current, mix, probing
 from gossamer.attention.passes import Readout, session
 from gossamer.models import Model
 from tests.families import random_model
@@ -153,9 +153,9 @@ def test_a_probe_ends_with_its_block() -> None:
 
     def inside() -> None:
         with probing(probe):
-            assert _current.get() == (probe, None)
+            assert _current.get().probe is probe
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         inside()
-    assert _current.get() == (None, None)
+    assert _current.get() is ORDINARY

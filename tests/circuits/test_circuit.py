@@ -15,9 +15,10 @@ from gossamer import GossamerError, Model
 from gossamer.bundled import planted
 from gossamer.circuits.batch import in_batches
 from gossamer.circuits.curve import explained_effect, size_at, sizes
-from gossamer.circuits.parts import Parts, write_whole
+from gossamer.circuits.parts import Parts
 from gossamer.circuits.ranking import order, ranks
 from gossamer.circuits.units import UNITS
+from gossamer.files import write_whole
 from gossamer.tasks.pair import Prompts
 from tests.conftest import wrapped
 

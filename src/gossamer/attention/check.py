@@ -28,6 +28,8 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
        convolution) fails.
     3. Starting at a later layer gives the same logits. So does running the later positions after a prefix; a model
        that takes no positions still works, without that shortcut.
+
+    A sparse model is checked with its gates open.
     """
 
     def refuse(reason: str) -> Refused:
@@ -57,7 +59,7 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
         with torch.no_grad():
             with session(hf, (), implementation="eager") as passes:
                 own = passes(ids, mask)
-            with session(hf, ()) as passes:
+            with session(hf, (), open=True) as passes:
                 ours = passes(ids, mask, probe=watch)
             layers, n_heads = watch.layers(hf, refuse)
             if not torch.isfinite(own[real]).all():
@@ -65,7 +67,7 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
             tolerance = logit_tolerance(hf, own, ids, mask, gap)
             if gap(own, ours) > tolerance:
                 raise refuse(f"with Gossamer's attention its logits differ by {gap(own, ours):.2g} from its own")
-            with session(hf, layers) as passes:
+            with session(hf, layers, open=True) as passes:
                 mixed = none_kept_error(passes, ids[:1], other)
                 residual: list[Tensor] = []
                 passes(ids, mask, capture=residual)
@@ -140,7 +142,7 @@ class Watch:
         modules = decoder_layers(hf, [module for module, _ in self.calls])
         if modules is None:
             raise refuse("its decoder layers are not in one list")
-        return layer_shapes(hf, modules), heads.pop()
+        return layer_shapes(hf, modules, [module for module, _ in self.calls]), heads.pop()
 
 
 def decoder_layers(hf: PreTrainedModel, attentions: Sequence[nn.Module]) -> list[nn.Module] | None:
@@ -154,7 +156,9 @@ def decoder_layers(hf: PreTrainedModel, attentions: Sequence[nn.Module]) -> list
     return None
 
 
-def layer_shapes(hf: PreTrainedModel, modules: Sequence[nn.Module]) -> tuple[Layer, ...]:
+def layer_shapes(
+    hf: PreTrainedModel, modules: Sequence[nn.Module], attentions: Sequence[nn.Module]
+) -> tuple[Layer, ...]:
     """What each layer returns, seen in a pass of one token."""
     lengths: list[int | None] = []
 
@@ -164,9 +168,9 @@ def layer_shapes(hf: PreTrainedModel, modules: Sequence[nn.Module]) -> tuple[Lay
 
     handles = [module.register_forward_hook(note) for module in modules]
     try:
-        with torch.no_grad(), session(hf, ()) as passes:
+        with torch.no_grad(), session(hf, (), open=True) as passes:
             passes(torch.zeros(1, 1, dtype=torch.long, device=hf.device))
     finally:
         for handle in handles:
             handle.remove()
-    return tuple(Layer(module, length) for module, length in zip(modules, lengths, strict=True))
+    return tuple(Layer(*layer) for layer in zip(modules, attentions, lengths, strict=True))

@@ -1,7 +1,8 @@
 """The one attention function, for every model.
 
-transformers asks for an attention function by name. Ours computes ordinary attention; a *probe* handed in for
-one forward pass sees each layer's call and decides what leaves it: that is all there is to recording and patching.
+transformers asks for an attention function by name. Ours computes ordinary attention, gated where the layer has a gate.
+What else one forward pass does is a value handed in for it: a *probe* sees each layer's call and decides what leaves
+it, which is all there is to recording and patching; `Sampling` draws the gates, `Counting` counts the open edges.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from gossamer.attention.gate import decided_attention, gated_attention
+from gossamer.attention.gating import ATTRIBUTE, SECTION, Gate
 from gossamer.errors import GossamerError
 
 NAME = "gossamer"
@@ -46,6 +49,7 @@ class AttentionCall:
     scaling: float
     softcap: float | None = None
     dropout: float = 0.0
+    gate: Gate | None = None
 
     @property
     def layer(self) -> int:
@@ -54,21 +58,31 @@ class AttentionCall:
         return layer
 
     @cached_property
-    def pattern(self) -> Tensor:
-        """The attention weights, (batch, head, query, key)."""
+    def scores(self) -> Tensor:
+        """(batch, head, query, key), before the softmax; those of invisible keys mean nothing."""
         batch, heads, queries, width = self.query.shape
         groups = heads // self.key.shape[1]  # query heads that share one key head
         query = self.query.reshape(batch, self.key.shape[1], groups * queries, width)
         scores = (query @ self.key.transpose(-1, -2)).view(batch, heads, queries, -1) * self.scaling
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
-        scores = scores.masked_fill(~self.visible, torch.finfo(scores.dtype).min)
-        return upcast(scores).softmax(dim=-1).to(self.value.dtype)
+        return scores
+
+    @cached_property
+    def pattern(self) -> Tensor:
+        """The attention weights, (batch, head, query, key); 0 where the gate is shut."""
+        scores = self.scores.masked_fill(~self.visible, torch.finfo(self.scores.dtype).min)
+        pattern = upcast(scores).softmax(dim=-1)
+        if self.gate is not None:
+            pattern = self.gate.apply_to(pattern, upcast(self.scores), self.visible)
+        return pattern.to(self.value.dtype)
 
     @cached_property
     def output(self) -> Tensor:
         """Each head's output z, (batch, head, query, d_head)."""
-        if self.softcap is not None or "pattern" in self.__dict__:
+        if self.gate is not None and not torch.is_grad_enabled() and self.query.shape[2] == self.key.shape[2]:
+            return decided_attention(*self.gated(), **self.options())[0]  # no T x T map
+        if self.softcap is not None or self.gate is not None or "pattern" in self.__dict__:
             return mix(F.dropout(self.pattern, self.dropout), self.value)
         return F.scaled_dot_product_attention(
             self.query,
@@ -79,6 +93,14 @@ class AttentionCall:
             scale=self.scaling,
             enable_gqa=self.query.shape[1] != self.key.shape[1],
         )
+
+    def gated(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        assert self.gate is not None
+        return self.query, self.key, self.value, self.visible, self.gate.bias
+
+    def options(self) -> dict[str, Any]:
+        assert self.gate is not None
+        return {"scaling": self.scaling, "softcap": self.softcap, "renormalise": self.gate.renormalise}
 
 
 # What one forward pass does inside attention: from a call to the z that leaves it, (batch, head, query, d_head).
@@ -109,8 +131,46 @@ class Prefix:
         return torch.cat([before, key], dim=2), torch.cat([values, value], dim=2), visible
 
 
-# What the current forward pass does inside attention. Set for one pass, and gone after it.
-_current: ContextVar[tuple[Probe | None, Prefix | None]] = ContextVar("gossamer_pass", default=(None, None))
+@dataclass(eq=False)
+class Sampling:
+    """Draw the gates, as in training."""
+
+    seed: int | None  # None decides instead
+    first: int = 0  # the first row's number in the whole batch
+    noise: float = 1.0
+    shares: dict[int, Tensor] = field(default_factory=dict)  # filled: by layer (batch, head), expected share open
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        seed = None if self.seed is None else self.seed * 4096 + call.layer  # noise of its own for every layer
+        options = {**call.options(), "seed": seed, "first": self.first, "noise": self.noise}
+        z, self.shares[call.layer] = gated_attention(*call.gated(), **options)
+        return z
+
+
+@dataclass(eq=False)
+class Counting:
+    """Decide the gates, and count the open edges."""
+
+    counts: dict[int, Tensor] = field(default_factory=dict)  # filled: by layer (batch, head, 3), see decided_attention
+    visible: dict[int, Tensor] = field(default_factory=dict)  # filled: by layer (batch or 1, 1, query, key)
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        z, self.counts[call.layer] = decided_attention(*call.gated(), **call.options())
+        self.visible[call.layer] = call.visible
+        return z
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """What one forward pass does inside attention."""
+
+    probe: Probe | None = None
+    prefix: Prefix | None = None
+    open: bool = False  # every gate, so that the model is its dense self
+
+
+ORDINARY = Pass()
+_current: ContextVar[Pass] = ContextVar("gossamer_pass", default=ORDINARY)  # set for one pass, and gone after it
 
 
 def upcast(tensor: Tensor) -> Tensor:
@@ -126,9 +186,9 @@ def mix(pattern: Tensor, value: Tensor) -> Tensor:
 
 
 @contextmanager
-def probing(probe: Probe | None, prefix: Prefix | None = None) -> Iterator[None]:
-    """Hand `probe` and `prefix` to every attention call inside the block, and to none after it."""
-    token = _current.set((probe, prefix))
+def probing(probe: Probe | None, prefix: Prefix | None = None, *, open: bool = False) -> Iterator[None]:
+    """Hand these to every attention call inside the block, and to none after it."""
+    token = _current.set(Pass(probe, prefix, open))
     try:
         yield
     finally:
@@ -156,10 +216,13 @@ def attention(
             f"{type(module).__name__} did not pass the boolean mask Gossamer asked for (got "
             f"{None if attention_mask is None else attention_mask.dtype}): its padding and windows would be lost"
         )
-    probe, prefix = _current.get()
+    now = _current.get()
     visible = attention_mask[..., : key.shape[-2]]
-    if prefix is not None:
-        key, value, visible = prefix.extend(module.layer_idx, key, value)  # type: ignore[arg-type]
+    if now.prefix is not None:
+        key, value, visible = now.prefix.extend(module.layer_idx, key, value)  # type: ignore[arg-type]
+    gate = getattr(module, ATTRIBUTE, None)
+    if gate is None and hasattr(getattr(module, "config", None), SECTION):
+        raise GossamerError("this model is sparse but was loaded without its gates: load it with gossamer.load")
     call = AttentionCall(
         module=module,
         query=query,
@@ -169,8 +232,9 @@ def attention(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=softcap,
         dropout=dropout if module.training else 0.0,
+        gate=None if now.open else gate,
     )
-    z = call.output if probe is None else probe(call)
+    z = call.output if now.probe is None else now.probe(call)
     return z.transpose(1, 2).contiguous(), None
 
 

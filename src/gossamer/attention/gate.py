@@ -2,7 +2,8 @@
 
     score   s_ij = q_i . k_j * scaling, soft-capped where the model does so
     gate    z_ij = s_ij + bias
-    sample  g_ij = 1 where z_ij + logit(u_ij) > 0, u uniform; its gradient is that of sigmoid(z_ij + logit(u_ij))
+    sample  g_ij = 1 where z_ij + noise * logit(u_ij) > 0, u uniform, noise 1 or less; its gradient is that of
+            sigmoid(z_ij + noise * logit(u_ij))
     decide  g_ij = 1 where z_ij > 0
     out_i   = sum_j softmax(s_i)_j g_ij v_j; with `renormalise`, the softmax is over the open keys only
     share   = mean of sigmoid(z_ij) over the edges of a sample: how many the gates are expected to open
@@ -14,7 +15,7 @@ noise included, which is a function of a seed. `tests/oracles.py` holds the lite
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ def gated_attention(
     scaling: float,
     softcap: float | None = None,
     seed: int | None = None,
+    first: int = 0,
+    noise: float = 1.0,
     renormalise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gated attention and the expected share of open edges, (batch, head, query, d_head) and (batch, head).
@@ -43,11 +46,64 @@ def gated_attention(
             padding: its edges don't count.
         bias: (head,), or (1,) for all heads.
         seed: of the noise; None decides without noise.
+        noise: how much of it there is; with 1 a gate is open with probability sigmoid(z).
+        first: the first sample's number, so that a batch run in parts gets the noise it would get whole.
 
     On CUDA this is the place for a fused kernel.
     """
     run: Callable[..., tuple[Tensor, Tensor]] = GatedAttention.apply
-    return run(query, key, value, bias, visible, scaling, softcap, seed, renormalise)
+    return run(
+        query,
+        key,
+        value,
+        bias,
+        visible,
+        scaling,
+        softcap,
+        None if seed is None else Noise(seed, first, noise),
+        renormalise,
+    )
+
+
+class Noise(NamedTuple):
+    seed: int
+    first: int  # the first sample's number
+    scale: float
+
+    def odds(self, sample: int, start: int, like: Tensor) -> Tensor:
+        """exp(-scale * logit(u)) for the queries from `start` on, shaped as `like`."""
+        odds = noise_odds(self.seed, self.first + sample, start, like)
+        if self.scale == 0.5:
+            return odds.sqrt_()  # much faster than pow
+        return odds if self.scale == 1 else odds.pow_(self.scale)
+
+
+@torch.no_grad()
+def decided_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    bias: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    renormalise: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Gated attention without noise or gradient, and how many edges are open: arguments as for `gated_attention`.
+
+    The counts are (batch, head, 3): all edges, those to the first token, and those of a query to itself, but for the
+    first token's.
+    """
+    out = torch.empty_like(query)
+    counts = torch.zeros(*query.shape[:2], 3, dtype=torch.long, device=query.device)
+    for part in tiles(query, key, value, bias, visible, scaling, softcap, None):
+        out[part.sample, :, part.rows] = part.mix(part.tile.pattern * part.tile.gate, renormalise).to(out.dtype)
+        gate = part.tile.gate.logical_and_(part.real > 0).flatten(0, 1)  # (head, query, key)
+        own = gate.diagonal(part.rows.start, -2, -1)  # (head, query)
+        own = own[:, 1:] if part.rows.start == 0 else own
+        counts[part.sample] += torch.stack([gate.sum((-1, -2)), gate[..., 0].sum(-1), own.sum(-1)], dim=-1)
+    return out, counts
 
 
 class Tile:
@@ -81,30 +137,25 @@ class GatedAttention(torch.autograd.Function):
         visible: Tensor,
         scaling: float,
         softcap: float | None,
-        seed: int | None,
+        noise: Noise | None,
         renormalise: bool,
     ) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(query)
         share = query.new_zeros(query.shape[:2], dtype=accumulator(query))
         edges = count_edges(visible).to(share)  # (batch or 1,)
-        for part in tiles(query, key, value, bias, visible, scaling, softcap, seed):
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
             tile = part.tile
-            weights = tile.pattern.mul_(tile.gate)
-            mixed = join(weights) @ part.value
-            if renormalise:
-                kept = join(weights).sum(dim=-1, keepdim=True)
-                mixed = mixed / kept.masked_fill(kept == 0, 1)
-            out[part.sample, :, part.rows] = mixed.view(query.shape[1], -1, query.shape[3])
+            out[part.sample, :, part.rows] = part.mix(tile.pattern.mul_(tile.gate), renormalise).to(out.dtype)
             share[part.sample] += (tile.probability * part.real).sum(dim=(-1, -2)).flatten()
         share /= edges[:, None]
         ctx.save_for_backward(query, key, value, bias, visible, out)
-        ctx.options = (scaling, softcap, seed, renormalise)
+        ctx.options = (scaling, softcap, noise, renormalise)
         return out, share
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_share: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, visible, out = ctx.saved_tensors
-        scaling, softcap, seed, renormalise = ctx.options
+        scaling, softcap, noise, renormalise = ctx.options
         dtype = accumulator(query)
         d_query = torch.empty_like(query)
         d_key, d_value = (torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (key, value))
@@ -112,7 +163,7 @@ class GatedAttention(torch.autograd.Function):
         per_edge = d_share.to(dtype) / count_edges(visible).to(d_share.device, dtype)[:, None]
         # sum_j A_ij dA_ij, which every softmax gradient needs, is out . d_out
         flow = (out.to(dtype) * d_out.to(dtype)).sum(dim=-1)  # (batch, head, query)
-        for part in tiles(query, key, value, bias, visible, scaling, softcap, seed):
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
             tile, groups = part.tile, part.groups
             d_mixed = d_out[part.sample, :, part.rows].to(dtype).reshape(groups[0], -1, query.shape[3])
             weights = tile.pattern * tile.gate
@@ -162,6 +213,14 @@ class Part:
         self.tile = tile
         self.groups = tile.pattern.shape[:2]  # kv heads, query heads to each
 
+    def mix(self, weights: Tensor, renormalise: bool) -> Tensor:
+        """The values summed by the weights, (head, query, d_head)."""
+        mixed = join(weights) @ self.value
+        if renormalise:
+            kept = join(weights).sum(dim=-1, keepdim=True)
+            mixed = mixed / kept.masked_fill(kept == 0, 1)
+        return mixed.view(self.groups[0] * self.groups[1], -1, mixed.shape[-1])
+
 
 def tiles(
     query: Tensor,
@@ -171,7 +230,7 @@ def tiles(
     visible: Tensor,
     scaling: float,
     softcap: float | None,
-    seed: int | None,
+    noise: Noise | None,
 ) -> Iterator[Part]:
     """Every tile of queries, with the keys up to its last one, in the accumulating type."""
     batch, heads, length, width = query.shape
@@ -186,7 +245,7 @@ def tiles(
             rows = query[sample, :, start:end].to(dtype).mul(scaling)
             rows = rows.reshape(kv_heads, groups * (end - start), width)
             scores = (rows @ keys[:, :end].transpose(-1, -2)).view(kv_heads, groups, end - start, end)
-            odds = None if seed is None else noise_odds(seed, sample, start, scores)
+            odds = None if noise is None else noise.odds(sample, start, scores)
             tile = Tile(scores, seen[start:end, :end], shaped_bias, softcap, odds)
             real = seen.diagonal()[start:end, None].to(dtype)
             yield Part(sample, slice(start, end), rows, keys[:, :end], values[:, :end], real, tile)

@@ -28,6 +28,7 @@ class Layer:
     """A decoder layer and what it returns: transformers' layers give a tensor, or a tuple that starts with one."""
 
     module: nn.Module
+    attention: nn.Module  # inside it
     tuple_length: int | None
 
     def wrap(self, hidden: Tensor) -> Any:
@@ -48,6 +49,7 @@ class Passes:
 
     hf: PreTrainedModel
     layers: Sequence[Layer]
+    open: bool = False  # every gate, so that a sparse model is its dense self
 
     def __call__(
         self,
@@ -70,7 +72,7 @@ class Passes:
         prefix: earlier positions, already computed; `ids` are those that follow.
         """
         with ExitStack() as stack:
-            stack.enter_context(probing(probe, prefix))
+            stack.enter_context(probing(probe, prefix, open=self.open))
             if embeddings is not None:
                 given = embeddings
                 embed = self.hf.get_input_embeddings()
@@ -155,21 +157,23 @@ def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 
 
 @contextmanager
-def session(hf: PreTrainedModel, layers: Sequence[Layer], *, implementation: str = NAME) -> Iterator[Passes]:
+def session(
+    hf: PreTrainedModel, layers: Sequence[Layer], *, implementation: str = NAME, open: bool = False
+) -> Iterator[Passes]:
     """Run `hf` with our attention (or another one), in evaluation mode and with frozen weights; then undo it all.
 
-    Another thread that wants the same model waits.
+    open: every gate, so that a sparse model is its dense self. Another thread that wants the same model waits.
     """
     with (
         _locks.setdefault(hf, threading.RLock()),
         torch.inference_mode(False),
-        _session(hf, layers, implementation) as run,
+        _session(hf, layers, implementation, open) as run,
     ):
         yield run
 
 
 @contextmanager
-def _session(hf: PreTrainedModel, layers: Sequence[Layer], implementation: str) -> Iterator[Passes]:
+def _session(hf: PreTrainedModel, layers: Sequence[Layer], implementation: str, open: bool) -> Iterator[Passes]:
     configs = {id(m.config): m.config for m in hf.modules() if isinstance(m, PreTrainedModel)}
     implementations = [(config, config._attn_implementation) for config in configs.values()]
     training = [module for module in hf.modules() if module.training]
@@ -179,7 +183,7 @@ def _session(hf: PreTrainedModel, layers: Sequence[Layer], implementation: str) 
         hf.eval()
         for parameter in trainable:
             parameter.requires_grad_(False)
-        yield Passes(hf, layers)
+        yield Passes(hf, layers, open)
     finally:
         for config, before in implementations:
             config._attn_implementation = before

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gossamer.circuits.curve import explained_effect, size_at
-from gossamer.circuits.parts import write_whole
 from gossamer.figures.curves import draw_curves
+from gossamer.files import write_whole
 from gossamer.tasks.metric import DEFINITIONS
 from gossamer.tasks.pair import Prompts
 

@@ -10,14 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
-
 from gossamer.circuits.circuit import FILES, SUMMARY
-from gossamer.circuits.parts import Parts, write_whole
+from gossamer.circuits.parts import Parts
 from gossamer.errors import GossamerError, OutOfMemory
+from gossamer.files import only_process, write_text
 from gossamer.models import Model
 from gossamer.tasks.pair import Prompts
 
@@ -59,7 +55,7 @@ def run_folder(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[
             for path in parts.glob("*.safetensors"):
                 path.unlink()
         text = json.dumps(asked, indent=2, ensure_ascii=False)
-        write_whole(parts / REQUEST, lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(parts / REQUEST, text)
         try:
             yield Parts(parts)
         except OutOfMemory:
@@ -71,18 +67,6 @@ def run_folder(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[
                     path.rmdir()
             raise
         shutil.rmtree(parts)
-
-
-@contextmanager
-def only_process(path: Path, folder: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends."""
-    with path.open("w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise GossamerError(f"another process is writing to {folder}: wait, or give another folder") from error
-        yield
 
 
 def read_request(folder: Path) -> Any:

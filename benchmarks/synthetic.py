@@ -1,0 +1,130 @@
+"""A small GPT-2 trained here on sentences of IOI and Greater Than, then made sparse: is the loss kept, are the tasks?
+
+    python benchmarks/synthetic.py --out runs/synthetic
+
+Trains the dense model (4 layers x 8 heads, a byte-level BPE of its own) unless the folder holds it, post-trains it with
+the default recipe and prints loss, edges and the accuracy on both tasks before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+import gossamer
+from gossamer.tasks.greater_than import TEXT
+from gossamer.tasks.ioi import TEMPLATES
+from gossamer.tasks.words import CENTURIES, EVENTS, NAMES, OBJECTS, PLACES
+from gossamer.training.blocks import TextBlocks
+from gossamer.training.documents import documents
+
+BLOCK = 128
+
+
+def sentence(rng: Random) -> str:
+    if rng.random() < 0.5:
+        event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.randint(2, 98)
+        text = TEXT.format(event=event, century=century, year=f"{year:02}")
+        return f"{text}{rng.randint(year + 1, 99):02}."
+    indirect, subject = rng.sample(NAMES, 2)
+    a, b = rng.sample([indirect, subject], 2)
+    words = {"place": rng.choice(PLACES), "object": rng.choice(OBJECTS)}
+    return f"{rng.choice(TEMPLATES).format(A=a, B=b, S=subject, **words)} {indirect}."
+
+
+def write_text(path: Path, count: int) -> None:
+    rng = Random(0)
+    lines = [json.dumps({"text": sentence(rng)}) + "\n" for _ in range(count)]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def make_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Byte-level BPE in which a word is a token and so is a two-digit number."""
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Split(pattern=Regex(r"\d\d"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()[:20000]]
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+
+
+def train_dense(folder: Path, text: Path, steps: int) -> None:
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer(text)
+    config = GPT2Config(
+        n_layer=4,
+        n_head=8,
+        n_embd=128,
+        n_positions=BLOCK,
+        vocab_size=len(tokenizer),
+        attn_pdrop=0,
+        embd_pdrop=0,
+        resid_pdrop=0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    hf = GPT2LMHeadModel(config)
+    model = gossamer.wrap(hf, tokenizer)
+    blocks = TextBlocks(documents(str(text)), model, block=BLOCK, held_out=64, seed=1)
+    optimiser = torch.optim.AdamW(hf.parameters(), lr=2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps, pct_start=0.1)
+    started = time.time()
+    for step in range(steps):
+        ids = blocks.take(32)
+        loss = hf(ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
+        if step % 100 == 99:
+            print(f"dense: step {step + 1}, loss {loss.item():.4f}, {time.time() - started:.0f} s", flush=True)
+    hf.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def tasks(folder: Path) -> dict[str, str]:
+    """Accuracy and clean metric on each task."""
+    model = gossamer.load(folder)
+    found = {}
+    for task in ("ioi", "greater-than"):
+        summary = gossamer.circuit(model, gossamer.prompts(task, model, 100)).summary()
+        found[task] = (
+            f"{summary['accuracy']:.0%} right, {summary['metric']} {summary['clean']:.3f}, k90 {summary['k90']}"
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dense-steps", type=int, default=2000)
+    parser.add_argument("options", nargs="*", help="more options for gossamer sparsify, after --")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    text, dense, sparse = options.out / "text.jsonl", options.out / "dense", options.out / "sparse"
+    if not (dense / "config.json").exists():
+        write_text(text, 400_000)
+        train_dense(dense, text, options.dense_steps)
+    print("dense:", tasks(dense), flush=True)
+    started = time.time()
+    command = ["sparsify", str(dense), "--data", str(text), "--out", str(sparse), "--force", *options.options]
+    subprocess.run([sys.executable, "-m", "gossamer.cli", *command], check=True)
+    print(f"post-training: {time.time() - started:.0f} s")
+    print("sparse:", tasks(sparse), flush=True)
+
+
+if __name__ == "__main__":
+    main()

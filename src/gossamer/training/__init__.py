@@ -1,0 +1,1 @@
+"""Post-train a model so that almost all of its attention edges are gone at unchanged loss."""

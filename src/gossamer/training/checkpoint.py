@@ -1,0 +1,107 @@
+"""Checkpoints of a run: folders that are there whole or not at all, without pickle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gossamer.errors import GossamerError
+from gossamer.files import write_folder
+
+FOLDER = "checkpoints"
+KEPT = 2  # the last few
+
+
+class Checkpoints:
+    """`step-000150` holds all that a run needs to go on; `best-000100` the sparsest feasible weights so far."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / FOLDER
+
+    def steps(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+
+    def save(
+        self, step: int, weights: Mapping[str, Tensor], optimiser: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> Path:
+        path = self.folder / f"step-{step:06}"
+        tensors, numbers = flatten(optimiser)
+
+        def write(folder: Path) -> None:
+            save_file(own(weights), folder / "weights.safetensors")
+            save_file(tensors, folder / "optimiser.safetensors")
+            text = json.dumps({**state, "optimiser": numbers})
+            (folder / "state.json").write_text(text, encoding="utf-8")
+
+        write_folder(path, write)
+        needed = set()
+        for kept in self.steps()[-KEPT:]:
+            needed |= {kept.name, read_state(kept)["progress"]["best"].get("name")}
+        for old in [*self.steps(), *self.folder.glob("best-*")]:
+            if old.name not in needed:
+                shutil.rmtree(old)
+        return path
+
+    def save_best(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        write_folder(self.folder / name, lambda folder: save_file(own(weights), folder / "weights.safetensors"))
+
+    def load_best(self, name: str) -> dict[str, Tensor]:
+        return load_file(self.folder / name / "weights.safetensors")
+
+    def last(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+        """Weights, the optimiser's tensors and the state of the newest checkpoint."""
+        path = self.steps()[-1]
+        try:
+            weights, optimiser = (load_file(path / f"{name}.safetensors") for name in ("weights", "optimiser"))
+            return weights, optimiser, read_state(path)
+        except (OSError, SafetensorError, ValueError) as error:  # damaged after it was written
+            raise GossamerError(
+                f"the checkpoint {path} can't be read ({error}): remove it to go on from the one before"
+            ) from error
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    return state
+
+
+def own(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+
+
+def flatten(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as named tensors and numbers, in the order of its parameters."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for index, parameter in enumerate(parameters(optimiser)):
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous().clone()
+            else:
+                numbers[f"{index}.{key}"] = value
+    return tensors, numbers
+
+
+def unflatten(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    every = parameters(optimiser)
+    for name, value in {**tensors, **numbers}.items():
+        index, _, key = name.partition(".")
+        parameter = every[int(index)]
+        if isinstance(value, Tensor) and key != "step":
+            value = value.to(parameter.device)
+        optimiser.state[parameter][key] = value
+
+
+def parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]

@@ -1,0 +1,68 @@
+"""The loss constraint: as few edges as the held-out loss allows.
+
+    minimise p  subject to  loss - base loss <= margin                       p the expected share of open edges
+
+by GECO (Rezende & Viola 2018): minimise p + lambda * (excess - margin), where excess = loss - base loss, and let
+lambda grow while the constraint is violated and shrink while it has slack. Three choices make that stable untuned:
+
+- lambda = mu * p / margin, and mu is the variable that moves. It has no unit, and stays near 1 while p falls from 40%
+  to 0.3%.
+- The excess is measured with decided gates, not drawn ones, on a batch before it is trained on, against the base model
+  on the same batch: what is controlled is what is judged, and the noise of the text cancels.
+- log mu moves by the integral of the violation, plus a part in proportion to it, which damps the swings that an
+  integral alone makes when the model follows slowly (Stooke et al. 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+DAMPING = 0.5  # how much of the violation acts at once
+SMOOTHING = 0.7  # of the measured excess, per measurement
+LEAST_MARGIN = 1e-3  # nats: with a margin of 0 the constraint still needs a scale
+
+
+@dataclass
+class Constraint:
+    margin: float
+    rate: float  # of log mu, per step and margin of violation
+    log_mu: float = 0.0
+    excess: float | None = None  # smoothed
+    gap: float = 0.0  # held-out excess less that of training batches: overfitting, KL against cross-entropy
+
+    @property
+    def scale(self) -> float:
+        return max(self.margin, LEAST_MARGIN)
+
+    @property
+    def violation(self) -> float:
+        """In margins: -1 with no excess, 0 at the bound; bounded, so that one bad batch can't throw mu far."""
+        if self.excess is None:
+            return 0.0
+        return min(max((self.excess + self.gap - self.margin) / self.scale, -1.0), 3.0)
+
+    def measured(self, excess: float, steps: int) -> None:
+        """Take in the excess of a batch, `steps` steps after the last one."""
+        self.excess = excess if self.excess is None else SMOOTHING * self.excess + (1 - SMOOTHING) * excess
+        self.log_mu += self.rate * steps * self.violation
+
+    def held_out(self, excess: float) -> None:
+        """Take in the excess on the held-out text, on which the result will be judged."""
+        if self.excess is not None:
+            self.gap = excess - self.excess
+
+    @property
+    def mu(self) -> float:
+        return math.exp(self.log_mu + DAMPING * self.violation)
+
+    def multiplier(self, share: float) -> float:
+        """lambda, at an expected share of open edges."""
+        return self.mu * share / self.scale
+
+    def weights(self, share: float) -> tuple[float, float]:
+        """Of the loss and of the share: the Lagrangian divided by share * (1 + mu), which has a steady size."""
+        return self.mu / self.scale / (1 + self.mu), 1 / max(share, 1e-8) / (1 + self.mu)
+
+    def state(self) -> dict[str, float | None]:
+        return asdict(self)

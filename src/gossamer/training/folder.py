@@ -1,0 +1,98 @@
+"""The sparse model as a transformers folder, which only `gossamer.load` opens.
+
+transformers alone would run it dense without a word. So `config.json` names a model type that it does not know and an
+attention that it does not have: the auto classes refuse, and so does the model's own class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gossamer.attention import gating
+from gossamer.attention.function import NAME
+from gossamer.files import write_folder, write_text
+from gossamer.training.settings import Settings
+from gossamer.training.student import Student
+
+CONFIG = "config.json"
+RESULT = "sparsify.json"
+CARD = "README.md"
+
+
+def write_model(student: Student, out: Path, settings: Settings) -> None:
+    """Write the weights, tokenizer and configuration into `out`, the configuration last: without it nothing loads."""
+    merge = settings.merge
+    section: dict[str, Any] = {"gate": gating.to_config(student.hf), "block": settings.block}
+    gating.remove(student.hf)
+    adapters = student.peft is not None and not merge
+    if student.peft is not None and merge:
+        student.hf = student.peft.merge_and_unload()
+    if adapters:
+        section["adapter_of"] = student.model.name
+
+    def write(folder: Path) -> None:
+        student.model.tokenizer.save_pretrained(folder)
+        if adapters:
+            student.peft.save_pretrained(folder / "adapter")
+            student.hf.config.save_pretrained(folder)
+        else:
+            student.hf.save_pretrained(folder)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config["model_type"] = gating.MODEL_TYPE + config["model_type"]
+        config["attn_implementation"] = NAME
+        config[gating.SECTION] = section
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    ready = out / "model"
+    write_folder(ready, write)
+    for path in sorted(ready.iterdir(), key=lambda path: path.name == CONFIG):
+        if (out / path.name).is_dir():
+            shutil.rmtree(out / path.name)
+        os.replace(path, out / path.name)
+    ready.rmdir()
+
+
+def write_card(out: Path, result: dict[str, Any]) -> None:
+    """The model card: what this is, its numbers, and how it was made."""
+    e, settings = result["evaluation"], result["settings"]
+    asked = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
+    base = result["model"]["name"].replace("`", "")
+    text = f"""---
+library_name: gossamer
+tags: [sparse-attention, interpretability]
+---
+
+# A sparse twin of `{base}`
+
+Post-trained with Gossamer so that its attention gates leave {e["edges"]:.2%} of the attention edges open, at a loss
+of {e["loss"]:.4f} nats a token on held-out text (base model {e["base_loss"]:.4f}, bound {result["tau"]:.4f}).
+
+    import gossamer
+    model = gossamer.load("this folder")      # model.hf is the transformers model with its gates
+
+transformers alone refuses this folder, because it would run the model without its gates.
+
+| measured on {e["blocks"]} held-out blocks of {e["block"]} tokens, gates decided | |
+|---|---|
+| loss | {e["loss"]:.4f} |
+| loss of the base model | {e["base_loss"]:.4f} |
+| edges open | {e["edges"]:.4%} |
+| without edges to the first token | {e["edges_without_first"]:.4%} |
+| without the diagonal too | {e["edges_without_first_and_diagonal"]:.4%} |
+| open edges of a query and head, mean | {e["edges_per_query"]:.3f} |
+| heads with no edge open | {len(e["shut_heads"])} |
+| KL from the base model | {e["kl"]:.4f} |
+| most likely token the same as the base model's | {e["top1_agreement"]:.2%} |
+
+Text: `{result["data"].replace("`", "")}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
+all of this and the versions, `log.jsonl` every step.
+
+| setting | |
+|---|---|
+{asked}
+"""
+    write_text(out / CARD, text)

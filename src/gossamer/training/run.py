@@ -1,0 +1,307 @@
+"""A post-training run: a folder that is filled, can be interrupted at any moment, and ends in a model."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+
+from gossamer.attention import gating
+from gossamer.errors import GossamerError
+from gossamer.files import only_process, write_text, write_whole
+from gossamer.models import Model, load
+from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
+from gossamer.training.checkpoint import FOLDER, Checkpoints
+from gossamer.training.documents import documents
+from gossamer.training.evaluate import measure
+from gossamer.training.folder import RESULT, write_card, write_model
+from gossamer.training.sampled import SampledBlocks
+from gossamer.training.settings import Settings, differing, option
+from gossamer.training.student import Student
+from gossamer.training.train import Report, Trainer, base_loss
+
+REQUEST = "request.json"
+PLOT = "training.png"
+LONGEST_BLOCK = 1024
+CALIBRATION = 8  # blocks
+
+
+class NotFeasible(GossamerError):
+    """No evaluation met the loss bound. The last state stays, to go on from."""
+
+    exit_code = 1
+
+
+def sparsify(
+    model: Model,
+    data: str,
+    out: str | Path,
+    *,
+    column: str = "text",
+    resume: bool = False,
+    force: bool = False,
+    track: str | None = None,
+    progress: Progress = silent,
+    report: Callable[[float, float], Report] = lambda _tau, _base: lambda _step, _values: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Post-train `model` on `data` and write its sparse twin to the folder `out`.
+
+    Args:
+        model: dense; with `lora` it is trained itself, else a copy of it.
+        data: a .txt, .txt.gz, .jsonl or .parquet file, a hub data set id, or "self": text drawn from the model.
+        out: the folder. `gossamer.load(out)` gives the sparse model.
+        column: of a jsonl or parquet file or a hub data set, the one with the text.
+        resume: go on with an interrupted run of the same settings, or begin one.
+        force: replace what the folder holds.
+        track: a tracker that accelerate knows: tensorboard, wandb, trackio.
+        progress: called with (stage, done, total) while text is prepared and the result is evaluated.
+        report: called with the bound and the base loss; what it returns is called with (step, values) during training.
+        settings: see `gossamer.training.settings.Settings`.
+
+    Returns:
+        What `sparsify.json` in the folder holds.
+
+    Raises:
+        NotFeasible: no evaluation met the loss bound.
+        Diverged: the loss is not a number any more.
+        GossamerError: anything else that is wrong with what was asked.
+    """
+    out = Path(out)
+    chosen = resolve(Settings(**settings), model)
+    accelerator = make_accelerator(model, chosen, out, track)
+    student_model = model.describe()  # before LoRA changes the model
+    begun = read_request(out)
+    check_folder(out, begun, resume=resume, force=force)
+    with writing(out) if accelerator.is_main_process else nullcontext():
+        student = Student(model, chosen)
+        blocks = open_data(data, model, student.base, chosen, column, progress)
+        asked = {"model": student_model, "data": blocks.identity, **asdict(chosen)}
+        if begun is not None and resume:
+            refuse_others(begun, asked, out)
+        part = max(1, chosen.batch // chosen.accumulate // accelerator.num_processes)
+        base = base_loss(student, blocks.held_out, part)
+        tau = base + chosen.margin if chosen.tau is None else chosen.tau
+        resuming = resume and bool(Checkpoints(out).steps())
+        if resuming:
+            student.install_gates(chosen)  # the checkpoint knows the biases
+        else:
+            student.install_gates(chosen, lambda: blocks.take(CALIBRATION), tau - base)
+        trainer = Trainer(
+            student,
+            blocks,
+            chosen,
+            accelerator=accelerator,
+            out=out,
+            tau=tau,
+            base_loss=base,
+            report=report(tau, base),
+        )
+        if resuming:
+            trainer.restore()
+        if accelerator.is_main_process:
+            if not resuming:
+                clear(out / FOLDER)
+            write_text(out / FOLDER / REQUEST, json.dumps(asked, indent=2))
+        accelerator.wait_for_everyone()
+        if track is not None:
+            accelerator.init_trackers("gossamer", config={k: v for k, v in asdict(chosen).items() if v is not None})
+        trainer.train()
+        accelerator.end_training()
+        if not accelerator.is_main_process:
+            return {}
+        return finish(trainer, data, student_model, progress)
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Hold the folder. If what was asked is refused before training begins, nothing of ours is left in it."""
+    new = [path for path in (out / FOLDER, out, *out.parents) if not path.exists()]  # innermost first
+    checkpoints = out / FOLDER
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    with only_process(checkpoints / "lock", out):
+        try:
+            yield
+        except GossamerError:
+            if not (checkpoints / REQUEST).exists():
+                shutil.rmtree(checkpoints)
+                for path in new[1:]:
+                    path.rmdir()
+            raise
+
+
+def resolve(settings: Settings, model: Model) -> Settings:
+    settings.check()
+    context = model.context
+    block = settings.block or min(context or LONGEST_BLOCK, LONGEST_BLOCK)
+    if context is not None and block > context:
+        raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
+    return replace(settings, block=block)
+
+
+def make_accelerator(model: Model, settings: Settings, out: Path, track: str | None) -> Accelerator:
+    AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
+    try:
+        accelerator = Accelerator(
+            cpu=model.device.type == "cpu",
+            mixed_precision=settings.precision,
+            log_with=track,
+            project_dir=str(out / "tracking") if track else None,
+        )
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise GossamerError(f"accelerate can't start: {' '.join(str(error).split())}") from error
+    if track and track not in [str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with]:
+        raise GossamerError(f"--track {track}: not installed; pip install {track}")
+    if accelerator.distributed_type not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
+        raise GossamerError(
+            f"{accelerator.distributed_type.value} is not supported yet: run on one device, or with plain data "
+            "parallelism (accelerate launch --multi_gpu)"
+        )
+    return accelerator
+
+
+def open_data(
+    data: str,
+    model: Model,
+    base: Callable[[], AbstractContextManager[Any]],
+    settings: Settings,
+    column: str,
+    progress: Progress,
+) -> Blocks:
+    assert settings.block is not None
+    options: dict[str, Any] = {
+        "block": settings.block,
+        "held_out": settings.held_out,
+        "seed": settings.seed,
+        "progress": progress,
+    }
+    if data == "self":
+        return SampledBlocks(model, base, **options)
+    return TextBlocks(documents(data, column=column), model, **options)
+
+
+def evaluate(
+    model: Model,
+    base: Model,
+    data: str,
+    *,
+    block: int | None = None,
+    held_out: int = 64,
+    batch: int = 8,
+    seed: int = 0,
+    column: str = "text",
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Evaluate a sparse model against its base on the held-out part of `data`, in blocks as in its training run."""
+    trained = getattr(model.hf.config, gating.SECTION, {}).get("block")
+    chosen = resolve(Settings(block=block or trained, held_out=held_out, batch=batch, seed=seed), base)
+    blocks = open_data(data, base, nullcontext, chosen, column, progress)
+    result = measure(model, base, blocks.held_out, batch=batch, progress=progress)
+    return {
+        "model": model.describe(),
+        "base": base.describe(),
+        "data": data,
+        "data_identity": blocks.identity,
+        "seed": seed,
+        **result,
+        "versions": versions(),
+    }
+
+
+def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Write the kept weights as a model, load it again, and measure what was written."""
+    from gossamer.figures.training import draw_training
+
+    out, settings, best = trainer.out, trainer.settings, trainer.progress.best
+    write_whole(out / PLOT, lambda path: draw_training(trainer.log, trainer.tau, trainer.base_loss, path, "png"))
+    if not best:
+        lowest = min(row["held_out_loss"] for row in trainer.log if "held_out_loss" in row)
+        raise NotFeasible(
+            f"no evaluation met the bound: the lowest held-out loss was {lowest:.4f}, tau is {trainer.tau:.4f}; the "
+            f"last state is kept, go on with --resume and more --steps than {settings.steps}, or give a wider --margin"
+        )
+    student, held_out = trainer.student, trainer.blocks.held_out
+    student.load(trainer.checkpoints.load_best(best["name"]))
+    write_model(student, out, settings)
+    base = student.model
+    if student.peft is not None:  # the model itself was trained: its base is where it came from
+        base = load(base.name, device=str(base.device), dtype=model["dtype"])
+    sparse = load(out, device=str(base.device), dtype=model["dtype"])
+    evaluation = measure(sparse, base, held_out, batch=trainer.part, progress=progress)
+    result = {
+        "model": model,
+        "data": data,
+        "data_identity": trainer.blocks.identity,
+        "settings": asdict(settings),
+        "tau": trainer.tau,
+        "base_loss": trainer.base_loss,
+        "kept_step": best["step"],
+        "evaluation": evaluation,
+        "versions": versions(),
+    }
+    write_card(out, result)
+    write_text(out / RESULT, json.dumps(result, indent=2) + "\n")
+    if evaluation["loss"] > trainer.tau + 1e-4:  # merged adapters, rounded to half precision
+        raise NotFeasible(
+            f"the model as written has a loss of {evaluation['loss']:.4f}, more than tau {trainer.tau:.4f}: merging "
+            "its adapters rounded them; write it without --merge"
+        )
+    trainer.checkpoints.remove()
+    return result
+
+
+def versions() -> dict[str, str]:
+    names = ("gossamer", "torch", "transformers", "accelerate", "peft", "datasets")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def read_request(out: Path) -> dict[str, Any] | None:
+    try:
+        request = json.loads((out / FOLDER / REQUEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return request if isinstance(request, dict) else None
+
+
+def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise GossamerError(f"{out} is a file: give a folder to write to")
+    if not out.exists() or (begun is not None and resume):
+        return
+    finished = (out / RESULT).exists()
+    if resume and finished:
+        raise GossamerError(f"{out} holds a finished run: there is nothing to resume")
+    if force and (finished or begun is not None):
+        return
+    if finished:
+        raise GossamerError(f"{out} holds a finished run: give another folder, or --force to replace it")
+    if begun is not None:
+        raise GossamerError(f"{out} holds an unfinished run: --resume goes on with it, --force begins anew")
+    if strangers := sorted(path.name for path in out.iterdir() if path.name != FOLDER):
+        raise GossamerError(f"{out} holds other files ({strangers[0]}): give a new or empty folder")
+
+
+def refuse_others(begun: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
+    """A run goes on with the same settings only; but it may be made longer."""
+    odd = [key for key in differing(begun, asked) if key != "steps"]
+    if asked["steps"] < begun["steps"]:
+        odd.append("steps")
+    if odd:
+        told = ", ".join(f"{option(key)} {begun.get(key)!r} then, {asked.get(key)!r} now" for key in odd)
+        raise GossamerError(f"{out} holds a run with other settings ({told}): give the same, or another folder")
+
+
+def clear(checkpoints: Path) -> None:
+    for path in checkpoints.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)

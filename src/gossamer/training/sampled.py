@@ -1,0 +1,78 @@
+"""Text that the base model says itself, for when there is no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import GossamerError
+from gossamer.models import Model
+from gossamer.training.blocks import Blocks, Progress, Start, boundary_token, silent
+
+CHUNK = 256  # blocks at a time
+TIMES = 4  # a block is trained on, in other company: drawing one takes as long as a step on it
+TOGETHER = 64  # blocks sampled together
+HELD_OUT = 1 << 20  # chunks from here on are held out
+
+
+class SampledBlocks(Blocks):
+    """Blocks drawn from the model at temperature 1. Every chunk is fresh text, decided by the seed and its number."""
+
+    def __init__(
+        self,
+        model: Model,
+        base: Callable[[], AbstractContextManager[Any]],
+        *,
+        block: int,
+        held_out: int,
+        seed: int,
+        progress: Progress = silent,
+    ) -> None:
+        """base: a context in which `model.hf` is the base model, whatever has been trained meanwhile."""
+        super().__init__({"chunk": 0}, seed)
+        self.model, self.base, self.block, self.progress = model, base, block, progress
+        self.identity = f"self {model.fingerprint()}"
+        token = boundary_token(model)
+        if token is None:
+            raise GossamerError(
+                f"--data self: {model.name!r} has no token to begin a text with; name one with --first-token"
+            )
+        self.beginning = token
+        self.held_out = self.draw(HELD_OUT, held_out, "sampling held-out text")
+
+    def make(self, start: Start) -> tuple[Tensor, Start]:
+        fresh = self.draw(start["chunk"], CHUNK, "sampling text")
+        generator = np.random.default_rng([self.seed, start["chunk"]])
+        order = np.concatenate([generator.permutation(CHUNK) for _ in range(TIMES)])
+        return fresh[torch.from_numpy(order)], {"chunk": start["chunk"] + 1}
+
+    def draw(self, chunk: int, blocks: int, stage: str) -> Tensor:
+        parts = []
+        for start in range(0, blocks, TOGETHER):
+            self.progress(stage, start, blocks)
+            generator = np.random.default_rng([self.seed, chunk, start])
+            with self.base():
+                parts.append(sample(self.model, min(TOGETHER, blocks - start), self.block, self.beginning, generator))
+        self.progress(stage, blocks, blocks)
+        return torch.cat(parts)
+
+
+@torch.no_grad()
+def sample(model: Model, n: int, length: int, beginning: int, generator: np.random.Generator) -> Tensor:
+    """n texts of `length` tokens, the given first one included. After an end-of-text token the next text begins."""
+    ids = torch.full((n, length), beginning)
+    cache = None
+    for position in range(1, length):
+        out = model.hf(
+            input_ids=ids[:, position - 1 : position].to(model.device), past_key_values=cache, use_cache=True
+        )
+        cache = out.past_key_values
+        probabilities = out.logits[:, -1].float().softmax(dim=-1).double().cumsum(dim=-1)
+        u = torch.from_numpy(generator.random((n, 1))).to(probabilities) * probabilities[:, -1:]
+        ids[:, position] = torch.searchsorted(probabilities, u, right=True)[:, 0].clamp(max=model.vocabulary - 1).cpu()
+    return ids

@@ -1,0 +1,102 @@
+"""All that decides a post-training run, with defaults that need no tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gossamer.errors import GossamerError
+
+OPTIMISERS = ("adamw", "adafactor", "sgd")
+SCHEDULES = ("linear", "cosine", "constant")
+TRAINED = ("all", "body", "attention")
+PRECISIONS = ("no", "bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    # the constraint
+    margin: float = 0.01  # nats above the base model's held-out loss
+    tau: float | None = None  # the bound itself, in place of base loss + margin
+    distill: bool = True  # train on KL to the base model instead of cross-entropy
+    dual_rate: float = 0.02  # how fast the multiplier moves
+    # the gate
+    bias: float | None = None  # where every gate's bias starts; None calibrates each head
+    learn_bias: bool = True
+    noise: float = 0.0  # of the gates in training: 1 draws them (published), 0 decides them
+    renormalise: bool = False
+    # the optimiser
+    steps: int = 1000
+    batch: int = 8  # blocks a step, over all processes
+    accumulate: int = 1  # parts a process runs its share of the batch in
+    train: str = "body"  # all weights, all but the embeddings, or those of attention
+    optimiser: str = "adamw"
+    lr: float = 4e-5
+    bias_lr: float = 1e-2
+    weight_decay: float = 0.0
+    warmup: int = 20
+    schedule: str = "linear"
+    clip: float = 1.0
+    precision: str = "no"
+    lora: int | None = None
+    merge: bool = False
+    # the text
+    block: int | None = None  # tokens; None for the model's context, at most 1,024
+    held_out: int = 64  # blocks
+    seed: int = 0
+    every: int = 50  # steps between evaluations, each followed by a checkpoint
+
+    def check(self) -> None:
+        at_least: dict[str, tuple[float, bool]] = {  # bound, and whether it is excluded
+            "margin": (0, False),
+            "tau": (0, True),
+            "dual_rate": (0, True),
+            "steps": (1, False),
+            "batch": (1, False),
+            "accumulate": (1, False),
+            "noise": (0, False),
+            "lr": (0, True),
+            "bias_lr": (0, False),
+            "weight_decay": (0, False),
+            "warmup": (0, False),
+            "clip": (0, True),
+            "lora": (1, False),
+            "block": (2, False),
+            "held_out": (1, False),
+            "seed": (0, False),
+            "every": (1, False),
+        }
+        for name, (bound, excluded) in at_least.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not math.isfinite(value) or value < bound or (excluded and value == bound):
+                raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
+        if self.bias is not None and not math.isfinite(self.bias):
+            raise GossamerError(f"--bias {self.bias}: give a finite number")
+        for name, choices in (
+            ("train", TRAINED),
+            ("optimiser", OPTIMISERS),
+            ("schedule", SCHEDULES),
+            ("precision", PRECISIONS),
+        ):
+            if getattr(self, name) not in choices:
+                raise GossamerError(f"unknown {option(name)} {getattr(self, name)!r}: choose {', '.join(choices)}")
+        if self.merge and self.lora is None:
+            raise GossamerError("--merge merges LoRA adapters: give --lora too")
+
+    def lr_factor(self, step: int) -> float:
+        """Of the learning rate at a step, the first being 0: up over the warm-up, then down to the end."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        left = 1 - (step - self.warmup) / max(1, self.steps - self.warmup)
+        return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[self.schedule]
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))

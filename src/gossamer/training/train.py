@@ -1,0 +1,250 @@
+"""The loop: draw the gates, step on the Lagrangian, evaluate with decided gates, keep the sparsest feasible weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from gossamer.attention import gating
+from gossamer.attention.function import Sampling, probing
+from gossamer.errors import GossamerError
+from gossamer.files import write_text
+from gossamer.training.blocks import Blocks
+from gossamer.training.checkpoint import Checkpoints, unflatten
+from gossamer.training.constraint import Constraint
+from gossamer.training.evaluate import Edges, decided
+from gossamer.training.losses import Losses, token_losses
+from gossamer.training.settings import Settings
+from gossamer.training.student import Student
+
+LOG = "log.jsonl"
+MEASURE = 5  # steps between measurements of the excess
+
+Report = Callable[[int, dict[str, float]], None]
+
+
+class Diverged(GossamerError):
+    """The loss is not a number any more. The last good state stays, for another try."""
+
+    exit_code = 1
+
+
+@dataclass
+class Progress:
+    """All that changes during a run but for the weights and the optimiser."""
+
+    step: int = 0  # steps done
+    share: float = 1.0  # expected share of open edges, at the last step
+    best: dict[str, Any] = field(default_factory=dict)  # name, step, loss, edges
+
+
+class Trainer:
+    def __init__(
+        self,
+        student: Student,
+        blocks: Blocks,
+        settings: Settings,
+        *,
+        accelerator: Accelerator,
+        out: Path,
+        tau: float,
+        base_loss: float,
+        report: Report,
+    ) -> None:
+        self.student, self.blocks, self.settings, self.out = student, blocks, settings, out
+        self.accelerator, self.report = accelerator, report
+        self.tau, self.base_loss = tau, base_loss
+        self.constraint = Constraint(margin=tau - base_loss, rate=settings.dual_rate)
+        self.progress = Progress()
+        self.checkpoints = Checkpoints(out)
+        self.run, self.optimiser = accelerator.prepare(student.hf, make_optimiser(student, settings))
+        self.log: list[dict[str, Any]] = []
+        processes, index = accelerator.num_processes, accelerator.process_index
+        if settings.batch % (processes * settings.accumulate):
+            raise GossamerError(
+                f"--batch {settings.batch} can't be split over {processes} processes and {settings.accumulate} parts"
+            )
+        self.part = settings.batch // processes // settings.accumulate  # blocks at once
+        self.first = index * settings.batch // processes  # of the batch's blocks, the first that is ours
+
+    def restore(self) -> None:
+        """Go on from the last checkpoint."""
+        weights, optimiser, state = self.checkpoints.last()
+        self.student.load(weights)
+        unflatten(self.optimiser.optimizer, optimiser, state["optimiser"])
+        self.progress = Progress(**state["progress"])
+        self.constraint = Constraint(**state["constraint"])
+        self.blocks.restore(state["blocks"])
+        if (self.out / LOG).exists():
+            rows = [json.loads(line) for line in (self.out / LOG).read_text(encoding="utf-8").splitlines()]
+            self.log = [row for row in rows if row["step"] <= self.progress.step]
+
+    def train(self) -> None:
+        if not self.log:
+            self.evaluate()
+        while self.progress.step < self.settings.steps:
+            self.step()
+            if self.progress.step % self.settings.every == 0 or self.progress.step == self.settings.steps:
+                self.evaluate()
+
+    def step(self) -> None:
+        started = time.perf_counter()
+        settings, step = self.settings, self.progress.step
+        factor = settings.lr_factor(step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak_lr"] * factor
+        batch = self.blocks.take(settings.batch)
+        measure = step % MEASURE == 0
+        if measure:
+            self.measure(batch)
+        loss_weight, share_weight = self.constraint.weights(self.progress.share)
+        sums = torch.zeros(2, dtype=torch.float64)  # loss, share
+        self.optimiser.zero_grad()
+        for part in range(settings.accumulate):
+            first = self.first + part * self.part
+            ids = batch[first : first + self.part].to(self.accelerator.device)
+            seed = None if settings.noise == 0 else settings.seed * 1_000_003 + step
+            gates = Sampling(seed, first, settings.noise)
+            last = part == settings.accumulate - 1
+            with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
+                base_hidden = None
+                if settings.distill:
+                    with self.student.base() as base:
+                        base_hidden = base(ids)
+                with probing(gates):
+                    hidden = self.student.read(ids, self.run)
+                losses = self.losses(ids, hidden, base_hidden)
+                loss = losses.kl if settings.distill else losses.ce
+                share = torch.stack(list(gates.shares.values())).mean()
+                self.accelerator.backward((loss_weight * loss + share_weight * share) / settings.accumulate)
+            sums += torch.stack([loss, share]).detach().double().cpu()
+        norm = float(self.accelerator.clip_grad_norm_(self.student.trainable().values(), settings.clip))
+        loss_value, share_value = self.mean(sums / settings.accumulate)
+        if not (math.isfinite(loss_value) and math.isfinite(share_value) and math.isfinite(norm)):
+            kept = self.checkpoints.steps()
+            raise Diverged(
+                f"the loss is {loss_value} and its gradient {norm} at step {step + 1}; the last good state is "
+                f"{kept[-1] if kept else 'the start'}: try a lower --lr than {settings.lr:g}"
+            )
+        self.optimiser.step()
+        self.progress.step += 1
+        self.progress.share = share_value
+        seconds = time.perf_counter() - started
+        self.note(
+            {
+                "kl" if settings.distill else "loss": loss_value,
+                "expected_edges": share_value,
+                "excess": self.constraint.excess or 0.0,
+                "lambda": self.constraint.multiplier(share_value),
+                "mu": self.constraint.mu,
+                "lr": settings.lr * factor,
+                "gradient": norm,
+                "seconds": seconds,
+                "tokens_per_second": batch.numel() / seconds,
+            }
+        )
+
+    def measure(self, batch: Tensor) -> None:
+        """The excess of decided gates over the base model, on a batch before it is trained on."""
+        sums = torch.zeros(1, dtype=torch.float64)
+        for part in range(self.settings.accumulate):
+            first = self.first + part * self.part
+            ids = batch[first : first + self.part].to(self.accelerator.device)
+            with torch.no_grad():
+                with self.student.base() as base:
+                    base_hidden = base(ids)
+                losses = self.losses(ids, decided(self.student.read, ids)[0], base_hidden)
+            sums += float(losses.kl if self.settings.distill else losses.ce - losses.base_ce)
+        (excess,) = self.mean(sums / self.settings.accumulate)
+        if math.isfinite(excess):  # if not, the step that follows stops the run
+            self.constraint.measured(excess, MEASURE)
+
+    def losses(self, ids: Tensor, hidden: Tensor, base_hidden: Tensor | None) -> Losses:
+        options = {"train_on_kl": self.settings.distill, "agreement": False}
+        return token_losses(ids, hidden, self.student.read, base_hidden, self.student.read_base, **options)
+
+    def mean(self, values: Tensor) -> list[float]:
+        """Over processes."""
+        reduced: Tensor = self.accelerator.reduce(values.to(self.accelerator.device), "mean")
+        return reduced.tolist()
+
+    def evaluate(self) -> None:
+        """Held-out loss and edges with decided gates; a checkpoint; and the best so far."""
+        loss, edges = held_out(self.student, self.blocks.held_out, self.part)
+        self.constraint.held_out(loss - self.base_loss)
+        step, best = self.progress.step, self.progress.best
+        feasible = loss <= self.tau
+        if step == 0:
+            self.progress.share = edges.share
+        row = {"held_out_loss": loss, "edges": edges.share, "feasible": feasible}
+        if feasible and (not best or edges.share < best["edges"]):
+            name = f"best-{step:06}"
+            if self.accelerator.is_main_process:
+                self.checkpoints.save_best(name, self.student.weights())
+            self.progress.best = {"name": name, "step": step, "loss": loss, "edges": edges.share}
+        self.note(row)
+        if self.accelerator.is_main_process:
+            write_text(self.out / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
+            state = {
+                "progress": vars(self.progress),
+                "constraint": self.constraint.state(),
+                "blocks": self.blocks.state(),
+            }
+            self.checkpoints.save(step, self.student.weights(), self.optimiser.optimizer, state)
+        self.accelerator.wait_for_everyone()
+
+    def note(self, values: dict[str, Any]) -> None:
+        self.log.append({"step": self.progress.step, **values})
+        self.accelerator.log(values, step=self.progress.step)
+        self.report(self.progress.step, values)
+
+
+def held_out(student: Student, blocks: Tensor, batch: int) -> tuple[float, Edges]:
+    """Loss and edges with decided gates."""
+    total, edges = 0.0, None
+    for start in range(0, len(blocks), batch):
+        ids = blocks[start : start + batch].to(student.hf.device)
+        hidden, more = decided(student.read, ids)
+        edges = more if edges is None else edges + more
+        with torch.no_grad():
+            total += float(token_losses(ids, hidden, student.read).ce) * len(ids)
+    assert edges is not None
+    return total / len(blocks), edges
+
+
+def base_loss(student: Student, blocks: Tensor, batch: int) -> float:
+    """The base model's loss, every gate open."""
+    total = 0.0
+    for start in range(0, len(blocks), batch):
+        ids = blocks[start : start + batch].to(student.hf.device)
+        with student.base() as base:
+            total += float(token_losses(ids, base(ids), base).ce) * len(ids)
+    return total / len(blocks)
+
+
+def make_optimiser(student: Student, settings: Settings) -> torch.optim.Optimizer:
+    biases = {id(gate.bias) for gate in gating.gates(student.hf)}
+    every = list(student.trainable().values())
+    groups = [
+        {
+            "params": [p for p in every if id(p) not in biases],
+            "peak_lr": settings.lr,
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for p in every if id(p) in biases], "peak_lr": settings.bias_lr, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if settings.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95))
+    if settings.optimiser == "adafactor":
+        return torch.optim.Adafactor(groups, lr=settings.lr)
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=0.9)

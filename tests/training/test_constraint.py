@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gossamer.training.constraint import Constraint
+
+
+def test_the_multiplier_follows_the_violation() -> None:
+    constraint = Constraint(margin=0.01, rate=0.01)
+    before = constraint.mu
+    constraint.measured(0.0, 5)  # no excess: slack
+    assert constraint.mu < before
+    slack = Constraint(margin=0.01, rate=0.01)
+    slack.measured(0.05, 5)
+    assert slack.mu > before
+
+
+def test_one_wild_batch_does_not_throw_it() -> None:
+    constraint = Constraint(margin=0.01, rate=0.01)
+    constraint.measured(1e9, 5)
+    assert constraint.mu < 10
+
+
+def test_what_counts_is_held_out_text() -> None:
+    constraint = Constraint(margin=0.01, rate=0.01)
+    constraint.measured(0.005, 5)
+    assert constraint.violation < 0
+    constraint.held_out(0.02)  # the training text makes it look better than it is
+    assert constraint.violation == pytest.approx(1.0)
+
+
+def test_a_margin_of_nothing_still_has_a_scale() -> None:
+    constraint = Constraint(margin=0.0, rate=0.01)
+    constraint.measured(0.0005, 5)
+    assert math.isfinite(constraint.mu)
+    assert all(math.isfinite(weight) for weight in constraint.weights(0.1))
+
+
+def test_its_state_survives() -> None:
+    constraint = Constraint(margin=0.01, rate=0.01)
+    constraint.measured(0.02, 5)
+    constraint.held_out(0.03)
+    assert Constraint(**constraint.state()) == constraint  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lag", [20, 100])
+@pytest.mark.parametrize("ease", [0.3, 3.0])
+def test_a_slow_model_is_brought_to_the_bound(lag: float, ease: float) -> None:
+    """A model whose excess follows the multiplier with a lag, `ease` telling how dear edges are: it settles at the
+    bound, and does not swing far beyond it, without anything tuned."""
+    constraint = Constraint(margin=0.01, rate=0.01)
+    excess, highest = 0.0, 0.0
+    for step in range(3000):
+        excess += (ease * 0.01 / constraint.mu - excess) / lag
+        if step % 5 == 0:
+            constraint.measured(excess, 5)
+        if step > 500:
+            highest = max(highest, excess)
+    assert excess == pytest.approx(0.01, rel=0.05)
+    assert highest < 0.015

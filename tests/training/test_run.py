@@ -1,0 +1,407 @@
+"""Whole runs of post-training on small random models."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel
+
+import gossamer
+from gossamer.attention import gating
+from gossamer.attention.function import probing
+from gossamer.errors import GossamerError
+from gossamer.models import Model
+from gossamer.training import checkpoint, train
+from gossamer.training.blocks import TextBlocks
+from gossamer.training.documents import documents
+from gossamer.training.run import NotFeasible
+from gossamer.training.train import Diverged
+from tests.conftest import wrapped
+from tests.test_cli import call, refused
+
+QUICK: dict[str, Any] = {
+    "block": 16,
+    "batch": 4,
+    "held_out": 8,
+    "steps": 12,
+    "every": 4,
+    "warmup": 2,
+    "lr": 1e-3,
+    "margin": 0.02,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return wrapped("gpt2")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
+    path = tmp_path_factory.mktemp("data") / "text.jsonl"
+    generator = np.random.default_rng(0)
+    special = set(model.tokenizer.all_special_tokens)
+    words = sorted(word for word in model.tokenizer.get_vocab() if word not in special)
+    lines = [" ".join(generator.choice(words, size=40)) for _ in range(200)]
+    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model.hf.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def sparsify(model: Model, text: Path | str, out: Path, **more: Any) -> dict[str, Any]:
+    return gossamer.sparsify(model, str(text), out, **{**QUICK, **more})
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def finished(model: Model, text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("runs") / "sparse"
+    before = {name: p.clone() for name, p in model.hf.named_parameters()}
+    result = sparsify(model, text, out)
+    assert all(torch.equal(p, before[name]) for name, p in model.hf.named_parameters())
+    assert model.hf.config._attn_implementation != "gossamer"
+    return out, result
+
+
+def test_the_result_is_feasible_and_is_what_was_written(
+    finished: tuple[Path, dict[str, Any]], model: Model, text: Path
+) -> None:
+    out, result = finished
+    evaluation = result["evaluation"]
+    assert evaluation["loss"] <= result["tau"] == pytest.approx(result["base_loss"] + 0.02)
+    assert evaluation["base_loss"] == pytest.approx(result["base_loss"], abs=1e-5)
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    judged = [row for row in log if row.get("feasible")]
+    assert evaluation["edges"] == pytest.approx(min(row["edges"] for row in judged), abs=1e-6)
+    assert json.loads((out / "sparsify.json").read_text()) == result
+    assert not (out / "checkpoints").exists()
+    assert (out / "training.png").stat().st_size > 10_000
+    assert f"{evaluation['loss']:.4f}" in (out / "README.md").read_text()
+
+    again = gossamer.evaluate(gossamer.load(out), model, str(text), block=16, held_out=8)
+    for key in ("loss", "base_loss", "edges", "kl", "top1_agreement"):
+        assert again[key] == pytest.approx(evaluation[key]), key
+    assert again["edges_by_head"] == evaluation["edges_by_head"]
+
+
+def test_evaluation_equals_the_literal_counts(finished: tuple[Path, dict[str, Any]], model: Model, text: Path) -> None:
+    """From the whole patterns of every layer and the whole logits."""
+    out, result = finished
+    sparse = gossamer.load(out)
+    blocks = TextBlocks(documents(str(text)), model, block=16, held_out=8, seed=0).held_out
+    opened = torch.zeros(3)
+    total = torch.zeros(3)
+    by_head = torch.zeros(2, 4)
+
+    def count(call: Any) -> Any:
+        gate = ((call.scores + call.gate.bias[:, None, None] > 0) & call.visible).float()
+        there = call.visible.expand_as(gate).float()
+        by_head[call.layer] += gate.sum((0, 2, 3)) / there.sum((0, 2, 3))
+        for kind in range(3):
+            if kind > 0:
+                gate[..., 0], there[..., 0] = 0, 0
+            if kind > 1:
+                gate, there = gate.tril(-1), there.tril(-1)
+            opened[kind] += gate.sum()
+            total[kind] += there.sum()
+        return call.output
+
+    with torch.no_grad():
+        with probing(count):
+            logits = sparse.hf(blocks).logits[:, :-1].flatten(0, 1).log_softmax(-1)
+        theirs = model.hf(blocks).logits[:, :-1].flatten(0, 1).log_softmax(-1)
+    targets = blocks[:, 1:].flatten()
+    evaluation = result["evaluation"]
+    keys = ("edges", "edges_without_first", "edges_without_first_and_diagonal")
+    assert [evaluation[key] for key in keys] == pytest.approx((opened / total).tolist())
+    assert torch.tensor(evaluation["edges_by_head"]).flatten().tolist() == pytest.approx(by_head.flatten().tolist())
+    assert evaluation["edges_per_query"] == pytest.approx(opened[0].item() / (8 * 16 * 8))
+    assert evaluation["loss"] == pytest.approx(torch.nn.functional.nll_loss(logits, targets).item(), abs=1e-5)
+    assert evaluation["kl"] == pytest.approx((theirs.exp() * (theirs - logits)).sum(-1).mean().item(), abs=1e-5)
+    assert evaluation["top1_agreement"] == pytest.approx((logits.argmax(-1) == theirs.argmax(-1)).float().mean().item())
+
+
+def test_only_gossamer_opens_the_folder(finished: tuple[Path, dict[str, Any]], model: Model) -> None:
+    out, _ = finished
+    for options in ({}, {"attn_implementation": "sdpa"}, {"attn_implementation": "gossamer"}):
+        with pytest.raises(ValueError, match="gossamer-gpt2"):
+            AutoModelForCausalLM.from_pretrained(out, **options)
+    # the class itself: once gossamer is imported its attention is known, and asks for the gates
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    bare: Any = GPT2LMHeadModel.from_pretrained(out)
+    with pytest.raises(GossamerError, match="without its gates"):
+        bare(ids)
+    script = f"from transformers import GPT2LMHeadModel; GPT2LMHeadModel.from_pretrained({str(out)!r})"
+    without = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert without.returncode != 0
+    assert 'attn_implementation="gossamer"` is not supported' in without.stderr
+
+    sparse = gossamer.load(out)
+    assert sparse.sparse
+    assert sparse.describe()["sparse"]
+    assert sparse.fingerprint() != model.fingerprint()
+    rewrapped = gossamer.wrap(bare, model.tokenizer)
+    torch.testing.assert_close(rewrapped.hf(ids).logits, sparse.hf(ids).logits)
+
+
+def test_circuits_of_a_sparse_model(finished: tuple[Path, dict[str, Any]]) -> None:
+    sparse = gossamer.load(finished[0])
+    prompts = gossamer.prompts("induction", sparse, 5)
+    for units in ("heads", "edges"):
+        found = gossamer.circuit(sparse, prompts, units=units)
+        assert found.explained_effect[0] == pytest.approx(0, abs=1e-4)
+        assert found.explained_effect[-1] == pytest.approx(1, abs=1e-4)
+
+
+COMMAND = [
+    *(item for name, value in QUICK.items() for item in (f"--{name.replace('_', '-')}", str(value))),
+    "--device",
+    "cpu",
+]
+
+
+def test_killed_and_resumed_it_ends_in_the_same_bits(model_folder: Path, text: Path, tmp_path: Path) -> None:
+    command = ["sparsify", str(model_folder), "--data", str(text), *COMMAND, "--steps", "40"]
+    assert call(*command, "--out", str(tmp_path / "whole")) == 0
+    out = tmp_path / "killed"
+    killed = 0
+    for _ in range(20):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gossamer.cli", *command, "--out", str(out), "--resume"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        seen = len(list((out / "checkpoints").glob("step-*"))) if out.exists() else 0
+        newest = max((p.name for p in (out / "checkpoints").glob("step-*")), default="") if seen else ""
+        while process.poll() is None:
+            time.sleep(0.005)
+            names = [p.name for p in (out / "checkpoints").glob("step-*")] if out.exists() else []
+            if names and max(names) > newest and killed < 3:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+                break
+        process.wait()
+        if process.returncode == 0:
+            break
+    assert killed == 3
+    assert process.returncode == 0
+    one, other = weights(tmp_path / "whole"), weights(out)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "whole", out)]
+    assert configs[0] == configs[1]
+    logs = [(folder / "log.jsonl").read_text().splitlines() for folder in (tmp_path / "whole", out)]
+    timed = ("seconds", "tokens_per_second")
+    rows = [[{k: v for k, v in json.loads(line).items() if k not in timed} for line in log] for log in logs]
+    assert rows[0] == rows[1]
+
+
+def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: Path) -> None:
+    whole = sparsify(model, text, tmp_path / "whole", steps=3, every=3, noise=1.0)
+    parts = sparsify(model, text, tmp_path / "parts", steps=3, every=3, noise=1.0, accumulate=2)
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("whole", "parts")
+    ]
+    for one, other in zip(*logs, strict=True):
+        for key in ("kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
+            assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
+    assert whole["evaluation"]["loss"] == pytest.approx(parts["evaluation"]["loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distill": False},
+        {"bias": 3.0, "learn_bias": False, "noise": 1.0, "train": "all"},  # the published layer
+        {"renormalise": True},
+        {"train": "attention", "optimiser": "adafactor", "schedule": "cosine"},
+        {"optimiser": "sgd", "noise": 0.5, "schedule": "constant", "weight_decay": 0.1},
+        {"tau": 100.0},
+        {"precision": "bf16"},
+    ],
+    ids=str,
+)
+def test_every_choice_keeps_the_bound(model: Model, text: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    result = sparsify(model, text, tmp_path / "out", **options)
+    assert result["evaluation"]["loss"] <= result["tau"]
+    assert result["settings"].items() >= options.items()
+    sparse = gossamer.load(tmp_path / "out")
+    assert gating.gates(sparse.hf)[0].renormalise == options.get("renormalise", False)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
+def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
+    model = wrapped(family)
+    model = replace(model, first_token=1)
+    result = sparsify(model, "self", tmp_path / "out", steps=4)
+    assert result["evaluation"]["loss"] <= result["tau"]
+    assert gossamer.load(tmp_path / "out", first_token="none").sparse
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("distill", [False, True])
+def test_adapters(model_folder: Path, text: Path, tmp_path: Path, merge: bool, distill: bool) -> None:
+    loaded = gossamer.load(model_folder)
+    result = sparsify(loaded, text, tmp_path / "out", lora=4, merge=merge, distill=distill, lr=1e-2)
+    assert result["evaluation"]["loss"] <= result["tau"]
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert log[0]["held_out_loss"] != result["evaluation"]["base_loss"]
+    assert (tmp_path / "out" / "model.safetensors").exists() == merge
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists() != merge
+    sparse = gossamer.load(tmp_path / "out")
+    base = gossamer.load(model_folder)
+    again = gossamer.evaluate(sparse, base, str(text), held_out=8)
+    assert again["loss"] == pytest.approx(result["evaluation"]["loss"], abs=1e-5)
+    assert again["base_loss"] == pytest.approx(result["base_loss"], abs=1e-5)
+    with pytest.raises(ValueError, match="gossamer-gpt2"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+
+def test_no_feasible_state_is_said_and_can_go_on(
+    model_folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["sparsify", str(model_folder), "--data", str(text), *COMMAND, "--out", str(out)]
+    assert call(*command, "--bias", "-5", "--fix-bias", "--lr", "1e-6") == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "no evaluation met the bound" in said
+    assert not (out / "config.json").exists()
+    assert (out / "checkpoints" / "step-000012").is_dir()
+    more = ["--bias", "-5", "--fix-bias", "--lr", "1e-6", "--steps", "16", "--resume"]
+    assert call(*command, *more) == 1
+    assert (out / "checkpoints" / "step-000016").is_dir()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(
+    model: Model, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = train.Trainer.losses
+
+    def broken(self: train.Trainer, *arguments: Any) -> Any:
+        got = original(self, *arguments)
+        return replace(got, kl=got.kl * torch.nan) if self.progress.step == 9 else got
+
+    monkeypatch.setattr(train.Trainer, "losses", broken)
+    with pytest.raises(Diverged, match=r"step 10; the last good state is .*step-000008"):
+        sparsify(model, text, tmp_path / "out")
+    monkeypatch.undo()
+    assert sparsify(model, text, tmp_path / "out", resume=True)["evaluation"]["loss"]
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(
+    model: Model, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def full(tensors: Any, path: Path) -> None:
+        calls.append(path)
+        if "step-000008" in str(path):
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        save_file(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        sparsify(model, text, tmp_path / "out")
+    left = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert "step-000004" in left
+    assert not any("step-000008" in name for name in left)
+    monkeypatch.undo()
+    resumed = sparsify(model, text, tmp_path / "out", resume=True)
+    whole = sparsify(model, text, tmp_path / "whole")
+    assert resumed["evaluation"] == whole["evaluation"]
+
+
+def test_the_last_few_checkpoints_are_kept(model: Model, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFeasible):
+        sparsify(model, text, tmp_path / "out", bias=-5.0, learn_bias=False, lr=1e-6, steps=20)
+    kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").glob("*-*"))
+    assert kept == ["step-000016", "step-000020"]
+
+
+def test_other_settings_are_refused(model: Model, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(NotFeasible):
+        sparsify(model, text, out, bias=-5.0, learn_bias=False, lr=1e-6)
+    stuck = {"bias": -5.0, "learn_bias": False, "lr": 1e-6}
+    with pytest.raises(GossamerError, match=r"--seed 0 then, 1 now"):
+        sparsify(model, text, out, resume=True, seed=1, **stuck)
+    with pytest.raises(GossamerError, match="--steps 12 then, 8 now"):
+        sparsify(model, text, out, resume=True, **{**stuck, "steps": 8})
+    with pytest.raises(GossamerError, match="--data"):
+        sparsify(model, "self", out, resume=True, **stuck)
+    with pytest.raises(GossamerError, match="--resume goes on"):
+        sparsify(model, text, out, **stuck)
+    sparsify(model, text, out, force=True)
+    with pytest.raises(GossamerError, match="holds a finished run"):
+        sparsify(model, text, out)
+    with pytest.raises(GossamerError, match="nothing to resume"):
+        sparsify(model, text, out, resume=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(GossamerError, match=r"other files \(thesis.txt\)"):
+        sparsify(model, text, tmp_path / "mine", force=True)
+
+
+def test_bad_input_is_one_line(
+    model_folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*options: str, data: str = str(text), out: str = "out") -> str:
+        command = ["sparsify", str(model_folder), "--data", data, "--out", str(tmp_path / out), *COMMAND]
+        return refused(capsys, *command, *options)
+
+    assert "--margin -0.1" in said("--margin", "-0.1")
+    assert "--margin nan" in said("--margin", "nan")
+    assert "--steps 0" in said("--steps", "0")
+    assert "--block 999: " in said("--block", "999")
+    assert "--merge" in said("--merge")
+    assert "--batch 4 can't be split" in said("--accumulate", "3")
+    assert "unknown --schedule" in said("--schedule", "spiral")
+    assert "not installed" in said("--track", "comet_ml")
+    assert "no such file" in said(data=str(tmp_path / "none.txt"))
+    (tmp_path / "empty.txt").touch()
+    assert "is empty" in said(data=str(tmp_path / "empty.txt"))
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_evaluate_on_the_command_line(
+    finished: tuple[Path, dict[str, Any]], model_folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, result = finished
+    command = ["evaluate", str(out), "--against", str(model_folder), "--data", str(text), "--held-out", "8"]
+    capsys.readouterr()
+    assert call(*command, "--json", "--by-head") == 0
+    captured = capsys.readouterr()
+    printed = json.loads(captured.out.strip().splitlines()[-1])
+    assert printed["loss"] == pytest.approx(result["evaluation"]["loss"])
+    assert printed["edges"] == pytest.approx(result["evaluation"]["edges"])
+    assert printed["block"] == 16
+    assert "edges open" in captured.err
+    dense = ["evaluate", str(model_folder), "--against", str(model_folder), "--data", str(text), "--block", "16"]
+    assert call(*dense, "--json") == 0
+    printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert printed["edges"] == 1
+    assert printed["kl"] == pytest.approx(0, abs=1e-6)
+    assert printed["top1_agreement"] == 1
