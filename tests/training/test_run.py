@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -228,6 +229,27 @@ def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: 
         for key in ("kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
             assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
     assert whole["evaluation"]["loss"] == pytest.approx(parts["evaluation"]["loss"], abs=1e-4)
+
+
+def test_two_processes_share_a_batch(model_folder: Path, text: Path, tmp_path: Path) -> None:
+    """The same run on one process and on two, which the command line under `accelerate launch` makes it."""
+    command = ["sparsify", str(model_folder), "--data", str(text), *COMMAND, "--steps", "3", "--noise", "1"]
+    assert call(*command, "--out", str(tmp_path / "one")) == 0
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "gossamer.cli"]
+    launched = subprocess.run(
+        [sys.executable, *launch, *command, "--out", str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert launched.returncode == 0, launched.stderr
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    for one, other in zip(*logs, strict=True):
+        for key in ("kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
+            assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def sparsify(
     student_model = model.describe()  # before LoRA changes the model
     begun = read_request(out)
     check_folder(out, begun, resume=resume, force=force)
+    accelerator.wait_for_everyone()  # before the first process writes to it
     with writing(out) if accelerator.is_main_process else nullcontext():
         student = Student(model, chosen)
         blocks = open_data(data, model, student.base, chosen, column, progress)
