@@ -244,7 +244,7 @@ def make_optimiser(student: Student, settings: Settings) -> torch.optim.Optimize
     ]
     groups = [group for group in groups if group["params"]]
     if settings.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95))
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999))
     if settings.optimiser == "adafactor":
         return torch.optim.Adafactor(groups, lr=settings.lr)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=0.9)
