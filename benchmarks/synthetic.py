@@ -102,7 +102,7 @@ def tasks(folder: Path) -> dict[str, str]:
     for task in ("ioi", "greater-than"):
         summary = gossamer.circuit(model, gossamer.prompts(task, model, 100)).summary()
         found[task] = (
-            f"{summary['accuracy']:.0%} right, {summary['metric']} {summary['clean']:.3f}, k90 {summary['k90']}"
+            f"{summary['accuracy']:.0%} right, {summary['task']['metric']} {summary['clean']:.3f}, k90 {summary['k90']}"
         )
     return found
 

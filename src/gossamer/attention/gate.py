@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 TILE = 64  # queries at a time
+TOGETHER = 2**20  # scores at a time: of short samples, several are done at once
 
 
 def gated_attention(
@@ -98,21 +99,22 @@ def decided_attention(
     out = torch.empty_like(query)
     counts = torch.zeros(*query.shape[:2], 3, dtype=torch.long, device=query.device)
     for part in tiles(query, key, value, bias, visible, scaling, softcap, None):
-        out[part.sample, :, part.rows] = part.mix(part.tile.pattern * part.tile.gate, renormalise).to(out.dtype)
-        gate = part.tile.gate.logical_and_(part.real > 0).flatten(0, 1)  # (head, query, key)
-        own = gate.diagonal(part.rows.start, -2, -1)  # (head, query)
-        own = own[:, 1:] if part.rows.start == 0 else own
-        counts[part.sample] += torch.stack([gate.sum((-1, -2)), gate[..., 0].sum(-1), own.sum(-1)], dim=-1)
+        out[part.samples, :, part.rows] = part.mix(part.tile.pattern * part.tile.gate, renormalise).to(out.dtype)
+        gate = part.tile.gate.logical_and_(part.real > 0).flatten(1, 2)  # (sample, head, query, key)
+        own = gate.diagonal(part.rows.start, -2, -1)  # (sample, head, query)
+        own = own[..., 1:] if part.rows.start == 0 else own
+        counts[part.samples] += torch.stack([gate.sum((-1, -2)), gate[..., 0].sum(-1), own.sum(-1)], dim=-1)
     return out, counts
 
 
 class Tile:
-    """The scores and gates of some queries of one sample, computed the same way in both passes."""
+    """The scores and gates of some queries of some samples, computed the same way in both passes."""
 
     def __init__(
         self, scores: Tensor, visible: Tensor, bias: Tensor, softcap: float | None, odds: Tensor | None
     ) -> None:
-        # scores (kv head, group, query, key); visible (query, key); bias (kv head or 1, group or 1, 1, 1)
+        # scores (sample, kv head, group, query, key); visible (sample or 1, 1, 1, query, key);
+        # bias (kv head or 1, group or 1, 1, 1)
         self.slope: Tensor | None = None  # of the soft-cap
         if softcap is not None:
             bent = scores.div_(softcap).tanh_()
@@ -145,8 +147,8 @@ class GatedAttention(torch.autograd.Function):
         edges = count_edges(visible).to(share)  # (batch or 1,)
         for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
             tile = part.tile
-            out[part.sample, :, part.rows] = part.mix(tile.pattern.mul_(tile.gate), renormalise).to(out.dtype)
-            share[part.sample] += (tile.probability * part.real).sum(dim=(-1, -2)).flatten()
+            out[part.samples, :, part.rows] = part.mix(tile.pattern.mul_(tile.gate), renormalise).to(out.dtype)
+            share[part.samples] += (tile.probability * part.real).sum(dim=(-1, -2)).flatten(1)
         share /= edges[:, None]
         ctx.save_for_backward(query, key, value, bias, visible, out)
         ctx.options = (scaling, softcap, noise, renormalise)
@@ -165,61 +167,61 @@ class GatedAttention(torch.autograd.Function):
         flow = (out.to(dtype) * d_out.to(dtype)).sum(dim=-1)  # (batch, head, query)
         for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
             tile, groups = part.tile, part.groups
-            d_mixed = d_out[part.sample, :, part.rows].to(dtype).reshape(groups[0], -1, query.shape[3])
+            d_mixed = d_out[part.samples, :, part.rows].to(dtype).reshape(*groups[:2], -1, query.shape[3])
             weights = tile.pattern * tile.gate
             d_weights = (d_mixed @ part.value.transpose(-1, -2)).view_as(weights)
-            correction = flow[part.sample, :, part.rows].reshape(*groups, -1, 1)
+            correction = flow[part.samples, :, part.rows].reshape(*groups, -1, 1)
             if renormalise:
                 kept = weights.sum(dim=-1, keepdim=True)
                 shut = kept == 0  # such a row is 0 whatever its weights: nothing flows back
                 weights = weights / kept.masked_fill_(shut, 1)
                 d_weights = d_weights.sub_(correction).div_(kept).masked_fill_(shut, 0)
                 correction = torch.zeros_like(correction)
-            d_value[part.sample, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
+            d_value[part.samples, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
             # straight through: the gate moves as y = 1 / (1 + sampled odds) does
             y = (1 + tile.sampled_odds).reciprocal_()
             d_gate = y.mul_(1 - y)
             probability = tile.probability
             d_probability = (1 - probability).mul_(probability).mul_(part.real)
-            d_probability *= per_edge[part.sample].reshape(*groups, 1, 1)
+            d_probability *= per_edge[part.samples].reshape(*groups, 1, 1)
             if ctx.needs_input_grad[3]:
                 through = (d_weights * tile.pattern * d_gate + d_probability).sum(dim=(-1, -2))
-                d_bias += through.flatten()
+                d_bias += through.sum(dim=0).flatten()
             d_scores = d_gate.add_(tile.gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).add_(d_probability)
             if tile.slope is not None:
                 d_scores *= tile.slope
             d_scores = join(d_scores)
             d_rows = (d_scores @ part.key).mul_(scaling)
-            d_query[part.sample, :, part.rows] = d_rows.view(query.shape[1], -1, query.shape[3])
-            d_key[part.sample, :, : part.end] += d_scores.transpose(-1, -2) @ part.query  # the query is scaled
+            d_query[part.samples, :, part.rows] = d_rows.view(len(d_rows), query.shape[1], -1, query.shape[3])
+            d_key[part.samples, :, : part.end] += d_scores.transpose(-1, -2) @ part.query  # the query is scaled
         d_bias = d_bias if bias.numel() > 1 else d_bias.sum(dim=0, keepdim=True)
         grads = (d_query, d_key.to(key.dtype), d_value.to(value.dtype), d_bias.to(bias.dtype))
         return (*grads, None, None, None, None, None)
 
 
 class Part:
-    """One tile of one sample, with what is needed around it."""
+    """One tile of some samples, with what is needed around it."""
 
     def __init__(
-        self, sample: int, rows: slice, query: Tensor, key: Tensor, value: Tensor, real: Tensor, tile: Tile
+        self, samples: slice, rows: slice, query: Tensor, key: Tensor, value: Tensor, real: Tensor, tile: Tile
     ) -> None:
-        self.sample = sample
+        self.samples = samples
         self.rows = rows
         self.end = rows.stop  # keys after the last query are invisible
-        self.query = query  # (kv head, group * query, d_head), scaled
-        self.key = key  # (kv head, key, d_head)
-        self.value = value  # (kv head, key, d_head)
-        self.real = real  # (query, 1), 0 for padding
+        self.query = query  # (sample, kv head, group * query, d_head), scaled
+        self.key = key  # (sample, kv head, key, d_head)
+        self.value = value  # (sample, kv head, key, d_head)
+        self.real = real  # (sample or 1, 1, 1, query, 1), 0 for padding
         self.tile = tile
-        self.groups = tile.pattern.shape[:2]  # kv heads, query heads to each
+        self.groups = tile.pattern.shape[:3]  # samples, kv heads, query heads to each
 
     def mix(self, weights: Tensor, renormalise: bool) -> Tensor:
-        """The values summed by the weights, (head, query, d_head)."""
+        """The values summed by the weights, (sample, head, query, d_head)."""
         mixed = join(weights) @ self.value
         if renormalise:
             kept = join(weights).sum(dim=-1, keepdim=True)
             mixed = mixed / kept.masked_fill(kept == 0, 1)
-        return mixed.view(self.groups[0] * self.groups[1], -1, mixed.shape[-1])
+        return mixed.view(self.groups[0], self.groups[1] * self.groups[2], -1, mixed.shape[-1])
 
 
 def tiles(
@@ -237,18 +239,23 @@ def tiles(
     dtype, kv_heads = accumulator(query), key.shape[1]
     groups = heads // kv_heads
     shaped_bias = bias.to(dtype).view(*((kv_heads, groups) if bias.numel() > 1 else (1, 1)), 1, 1)
-    for sample in range(batch):
-        seen = visible[sample if len(visible) > 1 else 0, 0]  # (query, key)
-        keys, values = key[sample].to(dtype), value[sample].to(dtype)
+    together = max(1, TOGETHER // (heads * min(TILE, length) * length))
+    for first in range(0, batch, together):
+        samples = slice(first, min(first + together, batch))
+        seen = visible[samples] if len(visible) > 1 else visible  # (sample or 1, 1, query, key)
+        keys, values = key[samples].to(dtype), value[samples].to(dtype)
+        n = len(keys)
         for start in range(0, length, TILE):
             end = min(start + TILE, length)
-            rows = query[sample, :, start:end].to(dtype).mul(scaling)
-            rows = rows.reshape(kv_heads, groups * (end - start), width)
-            scores = (rows @ keys[:, :end].transpose(-1, -2)).view(kv_heads, groups, end - start, end)
-            odds = None if noise is None else noise.odds(sample, start, scores)
-            tile = Tile(scores, seen[start:end, :end], shaped_bias, softcap, odds)
-            real = seen.diagonal()[start:end, None].to(dtype)
-            yield Part(sample, slice(start, end), rows, keys[:, :end], values[:, :end], real, tile)
+            rows = query[samples, :, start:end].to(dtype).mul(scaling)
+            rows = rows.reshape(n, kv_heads, groups * (end - start), width)
+            scores = (rows @ keys[:, :, :end].transpose(-1, -2)).view(n, kv_heads, groups, end - start, end)
+            odds = None
+            if noise is not None:
+                odds = torch.stack([noise.odds(first + i, start, scores[i]) for i in range(n)])
+            tile = Tile(scores, seen[:, :, None, start:end, :end], shaped_bias, softcap, odds)
+            real = seen.diagonal(dim1=-2, dim2=-1)[:, :, None, start:end, None].to(dtype)
+            yield Part(samples, slice(start, end), rows, keys[:, :, :end], values[:, :, :end], real, tile)
 
 
 def noise_odds(seed: int, sample: int, start: int, like: Tensor) -> Tensor:
@@ -278,5 +285,5 @@ def accumulator(tensor: Tensor) -> torch.dtype:
 
 
 def join(tensor: Tensor) -> Tensor:
-    """(kv head, group, query, key) -> (kv head, group * query, key)"""
-    return tensor.flatten(1, 2)
+    """(sample, kv head, group, query, key) -> (sample, kv head, group * query, key)"""
+    return tensor.flatten(2, 3)
