@@ -218,7 +218,7 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 @click.option("--learn-bias/--fix-bias", default=True, help="one learned bias a head (default), or fixed ones")
 @click.option("--noise", type=float, default=DEFAULT.noise, show_default=True, help="of the drawn gates")
 @click.option("--renormalise", is_flag=True, help="softmax over the open keys only")
-@click.option("--lr", type=float, default=DEFAULT.lr, show_default=True)
+@click.option("--lr", type=float, help="learning rate (default: found in a few steps)")
 @click.option("--bias-lr", type=float, default=DEFAULT.bias_lr, show_default=True)
 @click.option("--warmup", type=int, default=DEFAULT.warmup, show_default=True, help="steps")
 @click.option("--schedule", default="linear", show_default=True, help="linear, cosine, constant")

@@ -47,15 +47,24 @@ def noise(seed: int, query: Tensor, key: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("renormalise", [False, True])
-@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize(("seed", "scale"), [(None, 1.0), (5, 1.0), (5, 0.5), (5, 0.2)])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(("kv_heads", "biases"), [(4, 1), (2, 4)])
 @pytest.mark.parametrize("mask", ["causal", "window", "padded"])
 @pytest.mark.parametrize("length", [9, 150])
 def test_tiles_equal_the_whole_map(
-    length: int, mask: str, kv_heads: int, biases: int, softcap: float | None, seed: int | None, renormalise: bool
+    length: int,
+    mask: str,
+    kv_heads: int,
+    biases: int,
+    softcap: float | None,
+    seed: int | None,
+    scale: float,
+    renormalise: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Output, expected share and all gradients, the sampled path with the same noise."""
+    monkeypatch.setattr(gate, "TOGETHER", 1 if length > 100 else 2**20)  # one sample at a time, or both together
     visible = masks(length)[mask]
     real = visible.diagonal(dim1=-2, dim2=-1)[..., None]  # what padded queries get is nobody's business
     results = []
@@ -64,9 +73,9 @@ def test_tiles_equal_the_whole_map(
         given = differentiable(inputs(length, kv_heads, biases, torch.float64))
         query, key, value, bias = given
         if function is gated_attention:
-            sampling: dict[str, Any] = {"seed": seed}
+            sampling: dict[str, Any] = {"seed": seed, "noise": scale}
         else:
-            sampling = {"noise": None if seed is None else noise(seed, query.detach(), key)}
+            sampling = {"noise": None if seed is None else scale * noise(seed, query.detach(), key)}
         options = {"scaling": 0.7, "softcap": softcap, "renormalise": renormalise, **sampling}
         out, share = function(query, key, value, visible, bias, **options)
         weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out) * real

@@ -56,6 +56,10 @@ class Checkpoints:
     def load_best(self, name: str) -> dict[str, Tensor]:
         return load_file(self.folder / name / "weights.safetensors")
 
+    def learning_rate(self) -> float:
+        """That of the run so far."""
+        return float(self.last()[2]["lr"])
+
     def last(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
         """Weights, the optimiser's tensors and the state of the newest checkpoint."""
         path = self.steps()[-1]

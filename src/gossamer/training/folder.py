@@ -59,7 +59,7 @@ def write_model(student: Student, out: Path, settings: Settings) -> None:
 def write_card(out: Path, result: dict[str, Any]) -> None:
     """The model card: what this is, its numbers, and how it was made."""
     e, settings = result["evaluation"], result["settings"]
-    asked = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
+    asked = "\n".join(f"| {name} | {value} |" for name, value in {**settings, "lr": result["lr"]}.items())
     base = result["model"]["name"].replace("`", "")
     text = f"""---
 library_name: gossamer

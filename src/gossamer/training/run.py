@@ -25,6 +25,7 @@ from gossamer.training.checkpoint import FOLDER, Checkpoints
 from gossamer.training.documents import documents
 from gossamer.training.evaluate import measure
 from gossamer.training.folder import RESULT, write_card, write_model
+from gossamer.training.rate import STEPS, find_rate
 from gossamer.training.sampled import SampledBlocks
 from gossamer.training.settings import Settings, differing, option
 from gossamer.training.student import Student
@@ -94,10 +95,16 @@ def sparsify(
         base = base_loss(student, blocks.held_out, part)
         tau = base + chosen.margin if chosen.tau is None else chosen.tau
         resuming = resume and bool(Checkpoints(out).steps())
+        lr = chosen.lr
         if resuming:
             student.install_gates(chosen)  # the checkpoint knows the biases
+            lr = Checkpoints(out).learning_rate()
         else:
             student.install_gates(chosen, lambda: blocks.take(CALIBRATION), tau - base)
+            if lr is None:
+                progress("finding a learning rate", 0, 1)
+                lr = find_rate(student, blocks.take(STEPS * chosen.batch), chosen, part)
+                progress("finding a learning rate", 1, 1)
         trainer = Trainer(
             student,
             blocks,
@@ -106,6 +113,7 @@ def sparsify(
             out=out,
             tau=tau,
             base_loss=base,
+            lr=lr,
             report=report(tau, base),
         )
         if resuming:
@@ -246,6 +254,7 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
         "settings": asdict(settings),
         "tau": trainer.tau,
         "base_loss": trainer.base_loss,
+        "lr": trainer.lr,
         "kept_step": best["step"],
         "evaluation": evaluation,
         "versions": versions(),

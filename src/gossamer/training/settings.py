@@ -32,7 +32,7 @@ class Settings:
     accumulate: int = 1  # parts a process runs its share of the batch in
     train: str = "body"  # all weights, all but the embeddings, or those of attention
     optimiser: str = "adamw"
-    lr: float = 2e-5
+    lr: float | None = None  # None finds one that suits
     bias_lr: float = 1e-2
     weight_decay: float = 0.0
     warmup: int = 20

@@ -125,3 +125,22 @@ class Student:
             raise GossamerError(f"the checkpoint is of another model: {odd!r} is not in both")
         for name, parameter in mine.items():
             parameter.copy_(weights[name])
+
+
+def make_optimiser(student: Student, settings: Settings, lr: float, *, bias_lr: float) -> torch.optim.Optimizer:
+    biases = {id(gate.bias) for gate in gating.gates(student.hf)}
+    every = list(student.trainable().values())
+    groups = [
+        {
+            "params": [p for p in every if id(p) not in biases],
+            "peak_lr": lr,
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for p in every if id(p) in biases], "peak_lr": bias_lr, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if settings.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
+    if settings.optimiser == "adafactor":
+        return torch.optim.Adafactor(groups, lr=lr)
+    return torch.optim.SGD(groups, lr=lr, momentum=0.9)

@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from gossamer.attention import gating
 from gossamer.attention.function import Sampling, probing
 from gossamer.errors import GossamerError
 from gossamer.files import write_text
@@ -24,7 +23,7 @@ from gossamer.training.constraint import Constraint
 from gossamer.training.evaluate import Edges, decided
 from gossamer.training.losses import Losses, token_losses
 from gossamer.training.settings import Settings
-from gossamer.training.student import Student
+from gossamer.training.student import Student, make_optimiser
 
 LOG = "log.jsonl"
 MEASURE = 5  # steps between measurements of the excess
@@ -58,15 +57,18 @@ class Trainer:
         out: Path,
         tau: float,
         base_loss: float,
+        lr: float,
         report: Report,
     ) -> None:
         self.student, self.blocks, self.settings, self.out = student, blocks, settings, out
         self.accelerator, self.report = accelerator, report
-        self.tau, self.base_loss = tau, base_loss
+        self.tau, self.base_loss, self.lr = tau, base_loss, lr
         self.constraint = Constraint(margin=tau - base_loss, rate=settings.dual_rate)
         self.progress = Progress()
         self.checkpoints = Checkpoints(out)
-        self.run, self.optimiser = accelerator.prepare(student.hf, make_optimiser(student, settings))
+        self.run, self.optimiser = accelerator.prepare(
+            student.hf, make_optimiser(student, settings, lr, bias_lr=settings.bias_lr)
+        )
         self.log: list[dict[str, Any]] = []
         processes, index = accelerator.num_processes, accelerator.process_index
         if settings.batch % (processes * settings.accumulate):
@@ -133,7 +135,7 @@ class Trainer:
             kept = self.checkpoints.steps()
             raise Diverged(
                 f"the loss is {loss_value} and its gradient {norm} at step {step + 1}; the last good state is "
-                f"{kept[-1] if kept else 'the start'}: try a lower --lr than {settings.lr:g}"
+                f"{kept[-1] if kept else 'the start'}: try a lower --lr than {self.lr:g}"
             )
         self.optimiser.step()
         self.progress.step += 1
@@ -146,7 +148,7 @@ class Trainer:
                 "excess": self.constraint.excess or 0.0,
                 "lambda": self.constraint.multiplier(share_value),
                 "mu": self.constraint.mu,
-                "lr": settings.lr * factor,
+                "lr": self.lr * factor,
                 "gradient": norm,
                 "seconds": seconds,
                 "tokens_per_second": batch.numel() / seconds,
@@ -195,6 +197,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             write_text(self.out / LOG, "".join(json.dumps(row) + "\n" for row in self.log))
             state = {
+                "lr": self.lr,
                 "progress": vars(self.progress),
                 "constraint": self.constraint.state(),
                 "blocks": self.blocks.state(),
@@ -229,22 +232,3 @@ def base_loss(student: Student, blocks: Tensor, batch: int) -> float:
         with student.base() as base:
             total += float(token_losses(ids, base(ids), base).ce) * len(ids)
     return total / len(blocks)
-
-
-def make_optimiser(student: Student, settings: Settings) -> torch.optim.Optimizer:
-    biases = {id(gate.bias) for gate in gating.gates(student.hf)}
-    every = list(student.trainable().values())
-    groups = [
-        {
-            "params": [p for p in every if id(p) not in biases],
-            "peak_lr": settings.lr,
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for p in every if id(p) in biases], "peak_lr": settings.bias_lr, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if settings.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999))
-    if settings.optimiser == "adafactor":
-        return torch.optim.Adafactor(groups, lr=settings.lr)
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=0.9)
