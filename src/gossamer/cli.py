@@ -204,7 +204,9 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 @click.option("--block", type=int, help="tokens of a block (default: the model's context, at most 1024)")
 @click.option("--held-out", type=int, default=64, show_default=True, help="blocks kept from training, to judge on")
 @click.option("--every", type=int, default=50, show_default=True, help="steps between evaluations and checkpoints")
-@click.option("--distill/--no-distill", default=True, help="train on KL to the base model (default), or on the text")
+@click.option(
+    "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
+)
 @click.option("--lora", type=int, metavar="RANK", help="train adapters of this rank, not the weights")
 @click.option("--merge", is_flag=True, help="merge the adapters into the weights at the end")
 @click.option(

@@ -226,7 +226,7 @@ def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: 
         for name in ("whole", "parts")
     ]
     for one, other in zip(*logs, strict=True):
-        for key in ("kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
+        for key in ("loss", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
             assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
     assert whole["evaluation"]["loss"] == pytest.approx(parts["evaluation"]["loss"], abs=1e-4)
 
@@ -248,14 +248,15 @@ def test_two_processes_share_a_batch(model_folder: Path, text: Path, tmp_path: P
         for name in ("one", "two")
     ]
     for one, other in zip(*logs, strict=True):
-        for key in ("kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
+        for key in ("loss", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
             assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"distill": False},
+        {"distill": True},
+        {"lr": None},
         {"bias": 3.0, "learn_bias": False, "noise": 1.0, "train": "all"},  # the published layer
         {"renormalise": True},
         {"train": "attention", "optimiser": "adafactor", "schedule": "cosine"},
@@ -323,7 +324,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(
 
     def broken(self: train.Trainer, *arguments: Any) -> Any:
         got = original(self, *arguments)
-        return replace(got, kl=got.kl * torch.nan) if self.progress.step == 9 else got
+        return replace(got, ce=got.ce * torch.nan) if self.progress.step == 9 else got
 
     monkeypatch.setattr(train.Trainer, "losses", broken)
     with pytest.raises(Diverged, match=r"step 10; the last good state is .*step-000008"):

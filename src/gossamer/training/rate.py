@@ -2,7 +2,7 @@
 
 Near the base model the gradient is mostly noise, and Adam takes full steps along it: too high a rate spends the margin
 on drift before an edge is gone, and the right one differs a hundredfold between models. So it is measured: the highest
-rate at which a few steps on the KL alone, gates as they start, don't raise the KL.
+rate at which a few steps on the loss alone, gates as they start, don't raise it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ JUDGED = 5  # of these, the last
 WARM = 5
 
 
-def find_rate(student: Student, text: Tensor, settings: Settings, part: int) -> float:
+def find_rate(student: Student, text: Tensor, settings: Settings, *, margin: float, part: int) -> float:
     """The rate, from `text` of STEPS * batch blocks, run `part` blocks at a time. The student is left as it was."""
     batches = list(text.to(student.hf.device).split(settings.batch))
     start = {name: weight.detach().clone() for name, weight in student.weights().items()}
-    before = sum(kl_of(student, batch, settings, part) for batch in batches[-JUDGED:])
+    before = sum(excess_of(student, batch, settings, part) for batch in batches[-JUDGED:]) / JUDGED
     for rate in RATES:
         optimiser = make_optimiser(student, settings, rate, bias_lr=0.0)
         after = 0.0
         for step, batch in enumerate(batches):
             for group in optimiser.param_groups:
                 group["lr"] = group["peak_lr"] * min(1.0, (step + 1) / WARM)
-            kl = kl_of(student, batch, settings, part, train=True)
-            if not kl < 2 * before / JUDGED:  # NaN too
+            excess = excess_of(student, batch, settings, part, train=True)
+            if not excess < before + 2 * margin:  # hopeless, or not a number
                 after = float("inf")
                 break
             torch.nn.utils.clip_grad_norm_(student.trainable().values(), settings.clip)
             optimiser.step()
             optimiser.zero_grad()
-            after += kl if step >= len(batches) - JUDGED else 0.0
+            after += excess / JUDGED if step >= len(batches) - JUDGED else 0.0
         optimiser.zero_grad()
         student.load(start)
         if after <= before:
@@ -47,8 +47,8 @@ def find_rate(student: Student, text: Tensor, settings: Settings, part: int) -> 
     return RATES[-1]
 
 
-def kl_of(student: Student, batch: Tensor, settings: Settings, part: int, *, train: bool = False) -> float:
-    """The KL of a batch with gates as in training; its gradient, if wanted, is added to the parameters."""
+def excess_of(student: Student, batch: Tensor, settings: Settings, part: int, *, train: bool = False) -> float:
+    """How far a batch is above the base model, gates as in training; the gradient, if wanted, is added up."""
     total = 0.0
     for ids in batch.split(part):
         with student.base() as base:
@@ -56,10 +56,10 @@ def kl_of(student: Student, batch: Tensor, settings: Settings, part: int, *, tra
         gates = Sampling(None if settings.noise == 0 else settings.seed, noise=settings.noise)
         with torch.set_grad_enabled(train), probing(gates):
             hidden = student.read(ids)
-        kl = token_losses(
-            ids, hidden, student.read, base_hidden, student.read_base, train_on_kl=True, agreement=False
-        ).kl * (len(ids) / len(batch))
+        options = {"train_on_kl": bool(settings.distill), "agreement": False}
+        losses = token_losses(ids, hidden, student.read, base_hidden, student.read_base, **options)
+        weight = len(ids) / len(batch)
         if train:
-            kl.backward()
-        total += float(kl.detach())
+            ((losses.kl if settings.distill else losses.ce) * weight).backward()
+        total += float((losses.kl if settings.distill else losses.ce - losses.base_ce).detach()) * weight
     return total

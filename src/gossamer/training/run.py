@@ -79,7 +79,7 @@ def sparsify(
         GossamerError: anything else that is wrong with what was asked.
     """
     out = Path(out)
-    chosen = resolve(Settings(**settings), model)
+    chosen = resolve(Settings(**settings), model, data)
     accelerator = make_accelerator(model, chosen, out, track)
     student_model = model.describe()  # before LoRA changes the model
     begun = read_request(out)
@@ -103,7 +103,7 @@ def sparsify(
             student.install_gates(chosen, lambda: blocks.take(CALIBRATION), tau - base)
             if lr is None:
                 progress("finding a learning rate", 0, 1)
-                lr = find_rate(student, blocks.take(STEPS * chosen.batch), chosen, part)
+                lr = find_rate(student, blocks.take(STEPS * chosen.batch), chosen, margin=tau - base, part=part)
                 progress("finding a learning rate", 1, 1)
         trainer = Trainer(
             student,
@@ -149,13 +149,15 @@ def writing(out: Path) -> Iterator[None]:
             raise
 
 
-def resolve(settings: Settings, model: Model) -> Settings:
+def resolve(settings: Settings, model: Model, data: str) -> Settings:
     settings.check()
     context = model.context
     block = settings.block or min(context or LONGEST_BLOCK, LONGEST_BLOCK)
     if context is not None and block > context:
         raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
-    return replace(settings, block=block)
+    # On text of its own, the loss of a model above its base is the KL, only noisier.
+    distill = data == "self" if settings.distill is None else settings.distill
+    return replace(settings, block=block, distill=distill)
 
 
 def make_accelerator(model: Model, settings: Settings, out: Path, track: str | None) -> Accelerator:
@@ -213,7 +215,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a sparse model against its base on the held-out part of `data`, in blocks as in its training run."""
     trained = getattr(model.hf.config, gating.SECTION, {}).get("block")
-    chosen = resolve(Settings(block=block or trained, held_out=held_out, batch=batch, seed=seed), base)
+    chosen = resolve(Settings(block=block or trained, held_out=held_out, batch=batch, seed=seed), base, data)
     blocks = open_data(data, base, nullcontext, chosen, column, progress)
     result = measure(model, base, blocks.held_out, batch=batch, progress=progress)
     return {

@@ -19,7 +19,7 @@ class Settings:
     # the constraint
     margin: float = 0.01  # nats above the base model's held-out loss
     tau: float | None = None  # the bound itself, in place of base loss + margin
-    distill: bool = True  # train on KL to the base model instead of cross-entropy
+    distill: bool | None = None  # train on KL to the base model, not on the text; None for text of its own only
     dual_rate: float = 0.02  # how fast the multiplier moves
     # the gate
     bias: float | None = None  # where every gate's bias starts; None calibrates each head

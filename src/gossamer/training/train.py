@@ -171,7 +171,7 @@ class Trainer:
             self.constraint.measured(excess, MEASURE)
 
     def losses(self, ids: Tensor, hidden: Tensor, base_hidden: Tensor | None) -> Losses:
-        options = {"train_on_kl": self.settings.distill, "agreement": False}
+        options = {"train_on_kl": bool(self.settings.distill), "agreement": False}
         return token_losses(ids, hidden, self.student.read, base_hidden, self.student.read_base, **options)
 
     def mean(self, values: Tensor) -> list[float]:
