@@ -196,14 +196,26 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 @click.argument("model")
 @click.option("--data", required=True, help="text file, .jsonl, .parquet, hub data set id, or self")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for the sparse model")
-@click.option("--margin", type=float, default=0.01, show_default=True, help="nats above the base model's held-out loss")
+@click.option(
+    "--margin", type=float, default=DEFAULT.margin, show_default=True, help="nats above the base model's held-out loss"
+)
 @click.option("--tau", type=float, help="bound on the held-out loss, in place of base loss + margin")
-@click.option("--steps", type=int, default=1000, show_default=True)
-@click.option("--batch", type=int, default=8, show_default=True, help="blocks a step, over all processes")
-@click.option("--accumulate", type=int, default=1, show_default=True, help="parts the batch is run in, to save memory")
+@click.option("--steps", type=int, default=DEFAULT.steps, show_default=True)
+@click.option("--batch", type=int, default=DEFAULT.batch, show_default=True, help="blocks a step, over all processes")
+@click.option(
+    "--accumulate",
+    type=int,
+    default=DEFAULT.accumulate,
+    show_default=True,
+    help="parts the batch is run in, to save memory",
+)
 @click.option("--block", type=int, help="tokens of a block (default: the model's context, at most 1024)")
-@click.option("--held-out", type=int, default=64, show_default=True, help="blocks kept from training, to judge on")
-@click.option("--every", type=int, default=50, show_default=True, help="steps between evaluations and checkpoints")
+@click.option(
+    "--held-out", type=int, default=DEFAULT.held_out, show_default=True, help="blocks kept from training, to judge on"
+)
+@click.option(
+    "--every", type=int, default=DEFAULT.every, show_default=True, help="steps between evaluations and checkpoints"
+)
 @click.option(
     "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
 )
@@ -223,13 +235,13 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 @click.option("--lr", type=float, help="learning rate (default: found in a few steps)")
 @click.option("--bias-lr", type=float, default=DEFAULT.bias_lr, show_default=True)
 @click.option("--warmup", type=int, default=DEFAULT.warmup, show_default=True, help="steps")
-@click.option("--schedule", default="linear", show_default=True, help="linear, cosine, constant")
-@click.option("--optimiser", default="adamw", show_default=True, help="adamw, adafactor, sgd")
-@click.option("--weight-decay", type=float, default=0.0, show_default=True)
-@click.option("--clip", type=float, default=1.0, show_default=True, help="of the gradient's norm")
+@click.option("--schedule", default=DEFAULT.schedule, show_default=True, help="linear, cosine, constant")
+@click.option("--optimiser", default=DEFAULT.optimiser, show_default=True, help="adamw, adafactor, sgd")
+@click.option("--weight-decay", type=float, default=DEFAULT.weight_decay, show_default=True)
+@click.option("--clip", type=float, default=DEFAULT.clip, show_default=True, help="of the gradient's norm")
 @click.option("--dual-rate", type=float, default=DEFAULT.dual_rate, show_default=True, help="of the multiplier")
-@click.option("--precision", default="no", show_default=True, help="no, bf16, fp16: what is computed in")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--precision", default=DEFAULT.precision, show_default=True, help="no, bf16, fp16: what is computed in")
+@click.option("--seed", type=int, default=DEFAULT.seed, show_default=True)
 @click.option("--column", default="text", show_default=True, help="of the data, the one with the text")
 @click.option("--track", help="tensorboard, wandb, trackio")
 @click.option("--resume", is_flag=True, help="go on with an interrupted run, if there is one")

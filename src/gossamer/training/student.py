@@ -27,6 +27,8 @@ class Student:
     def __init__(self, model: Model, settings: Settings) -> None:
         if model.sparse:
             raise GossamerError(f"{model.name!r} is sparse already: give the dense model it was made from")
+        if len(set(getattr(model.hf, "hf_device_map", {"": 0}).values())) > 1:
+            raise GossamerError("a model spread over GPUs can't be trained: give one --device, or use --lora on one")
         self.model = model
         self.peft: Any = None
         if settings.lora is None:
@@ -84,7 +86,7 @@ class Student:
     def calibrated(self, text: Tensor, allowed: float) -> Tensor:
         """Biases (layer, head) with which every head loses the same share of its attention, as large a share as a KL of
         `allowed` lets it."""
-        shares = torch.logspace(-4, -0.3, 24, dtype=torch.float64)
+        shares = torch.cat([torch.zeros(1), torch.logspace(-5, -0.3, 31)]).double()
         quantiles = torch.zeros(len(shares), self.model.n_layers, self.model.n_heads)
 
         def probe(call: AttentionCall) -> Tensor:
@@ -99,7 +101,8 @@ class Student:
             self.read(text)
         with self.base() as base:
             base_hidden = base(text)
-        low, high = 0, len(shares)  # shares below `low` cost little enough, those from `high` on too much
+        quantiles[0] -= 1  # so that all edges are open
+        low, high = 0, len(shares)  # the share at `low` costs little enough, that at `high` too much
         while high - low > 1:
             middle = (low + high) // 2
             gating.install(self.attentions, -quantiles[middle])
