@@ -79,11 +79,11 @@ class Student:
         if settings.bias is not None or text is None:
             bias = torch.full((self.model.n_layers, self.model.n_heads), settings.bias or 0.0)
         else:
-            bias = self.calibrated(text().to(self.hf.device), START * margin)
+            bias = self.calibrated(text().to(self.hf.device), START * margin, settings.renormalise)
         gating.install(self.attentions, bias, learned=settings.learn_bias, renormalise=settings.renormalise)
 
     @torch.no_grad()
-    def calibrated(self, text: Tensor, allowed: float) -> Tensor:
+    def calibrated(self, text: Tensor, allowed: float, renormalise: bool) -> Tensor:
         """Biases (layer, head) with which every head loses the same share of its attention, as large a share as a KL of
         `allowed` lets it."""
         shares = torch.cat([torch.zeros(1), torch.logspace(-5, -0.3, 31)]).double()
@@ -105,7 +105,7 @@ class Student:
         low, high = 0, len(shares)  # the share at `low` costs little enough, that at `high` too much
         while high - low > 1:
             middle = (low + high) // 2
-            gating.install(self.attentions, -quantiles[middle])
+            gating.install(self.attentions, -quantiles[middle], renormalise=renormalise)
             kl = token_losses(text, self.read(text), self.read, base_hidden, self.read_base).kl
             low, high = (middle, high) if kl <= allowed else (low, middle)
         gating.remove(self.hf)
