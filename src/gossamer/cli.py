@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -498,7 +499,8 @@ def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen) as bars:
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
+    with Progress(*columns, console=screen, disable=not first) as bars:
         stages: dict[str, TaskID] = {}
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -513,12 +515,11 @@ def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
             def step(number: int, values: dict[str, float]) -> None:
                 if "held_out_loss" in values:
                     shown["loss"] = f"loss {values['held_out_loss']:.4f}/{tau:.4f} edges {values['edges']:.2%}"
-                    screen.print(
-                        Text(
-                            f"step {number}: held-out loss {values['held_out_loss']:.4f} (tau {tau:.4f}), "
-                            f"edges open {values['edges']:.3%}"
+                    if first:
+                        note(
+                            f"step {number}: held-out loss {values['held_out_loss']:.4f} (tau {tau:.4f}), edges open "
+                            f"{values['edges']:.3%}"
                         )
-                    )
                 else:
                     shown["step"] = f"λ {values['lambda']:.3g} {values['tokens_per_second']:.0f} tok/s"
                 bars.update(task, completed=number, state=" ".join(shown.values()))
@@ -553,7 +554,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.write("gossamer: could not read or write: " + " ".join(str(error).split()) + "\n")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("gossamer: interrupted; the same command goes on from here\n")
+        sys.stderr.write("gossamer: interrupted; the same command goes on from here (sparsify: with --resume)\n")
         sys.exit(130)
 
 

@@ -166,16 +166,18 @@ def from_files(
     hf_logging.set_verbosity_error()
     try:
         config = read_config(name, common)
-        adapter = getattr(config, gating.SECTION, {}).get("adapter_of")
+        adapter_of = getattr(config, gating.SECTION, {}).get("adapter_of")  # the weights are elsewhere
+        weights = {"pretrained_model_name_or_path": name, **common}
+        if adapter_of is not None:
+            weights |= {"pretrained_model_name_or_path": adapter_of["name"], "revision": adapter_of["revision"]}
         tokenizer = AutoTokenizer.from_pretrained(name, config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            adapter or name,
             config=config,
             use_safetensors=True,
             dtype=DTYPES.get(dtype, torch.float32 if on_cpu else "auto"),
             device_map="auto" if place == "spread" else None,
             output_loading_info=True,
-            **common,
+            **weights,
         )
     except Exception as error:  # whatever a broken file or configuration makes transformers raise
         reason = " ".join(str(error).split())[:300]
@@ -188,7 +190,7 @@ def from_files(
             f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
             "transformers would fill them with random numbers"
         )
-    if adapter:
+    if adapter_of is not None:
         from peft import PeftModel
 
         hf = PeftModel.from_pretrained(hf, name, subfolder="adapter", revision=revision).merge_and_unload()

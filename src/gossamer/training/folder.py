@@ -32,7 +32,9 @@ def write_model(student: Student, out: Path, settings: Settings) -> None:
     if student.peft is not None and merge:
         student.hf = student.peft.merge_and_unload()
     if adapters:
-        section["adapter_of"] = student.model.name
+        name = student.model.name
+        place = str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
+        section["adapter_of"] = {"name": place, "revision": student.model.revision}
 
     def write(folder: Path) -> None:
         student.model.tokenizer.save_pretrained(folder)

@@ -246,7 +246,7 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
     write_model(student, out, settings)
     base = student.model
     if student.peft is not None:  # the model itself was trained: its base is where it came from
-        base = load(base.name, device=str(base.device), dtype=model["dtype"])
+        base = load(base.name, device=str(base.device), dtype=model["dtype"], revision=base.revision)
     sparse = load(out, device=str(base.device), dtype=model["dtype"])
     evaluation = measure(sparse, base, held_out, batch=trainer.part, progress=progress)
     result = {
