@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 
@@ -30,16 +31,16 @@ def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float, p
         [row["expected_edges"] for row in steps],
         color=ORANGE,
         linewidth=0.6,
-        label="expected, drawn gates",
+        label="expected",
     )
-    edges.plot(at, [row["edges"] for row in evaluated], color=BLUE, linewidth=1.2, label="open, decided gates")
+    edges.plot(at, [row["edges"] for row in evaluated], color=BLUE, linewidth=1.2, label="open")
     edges.set_yscale("log")
-    edges.yaxis.set_major_formatter(FuncFormatter(percent))
-    edges.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    ticks(edges.yaxis, percent)
     label(edges, "Step", "Attention edges")
 
     multiplier.plot([row["step"] for row in steps], [row["lambda"] for row in steps], color=GREEN, linewidth=1)
     multiplier.set_yscale("log")
+    ticks(multiplier.yaxis, "{:g}".format)
     label(multiplier, "Step", "Multiplier λ")
 
     trade.plot(
@@ -51,8 +52,7 @@ def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float, p
         markersize=3,
     )
     trade.set_xscale("log")
-    trade.xaxis.set_major_formatter(FuncFormatter(percent))
-    trade.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    ticks(trade.xaxis, percent)
     bounds(trade, tau, base_loss)
     label(trade, "Attention edges open", "Held-out loss (nats)")
     figure.savefig(path, dpi=200, format=kind)
@@ -72,5 +72,13 @@ def label(axes: Axes, x: str, y: str) -> None:
         axes.legend(fontsize=7, frameon=False)
 
 
-def percent(value: float, _position: int) -> str:
-    return f"{100 * value:g}%"
+def ticks(axis: Axis, text: Callable[[float], str]) -> None:
+    """1, 2, 5 and so on of a logarithmic axis, and a few more where it spans little."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 5 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _position: text(value)))
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:g}%"
