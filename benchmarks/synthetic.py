@@ -54,7 +54,7 @@ def make_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=2048, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
     texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()[:20000]]
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -241,7 +241,7 @@ def describe(summary: dict[str, Any], out: Path) -> None:
 @click.option("--weight-decay", type=float, default=DEFAULT.weight_decay, show_default=True)
 @click.option("--clip", type=float, default=DEFAULT.clip, show_default=True, help="of the gradient's norm")
 @click.option("--dual-rate", type=float, default=DEFAULT.dual_rate, show_default=True, help="of the multiplier")
-@click.option("--precision", default=DEFAULT.precision, show_default=True, help="no, bf16, fp16: what is computed in")
+@click.option("--precision", default=DEFAULT.precision, show_default=True, help="no, bf16: what training computes in")
 @click.option("--seed", type=int, default=DEFAULT.seed, show_default=True)
 @click.option("--column", default="text", show_default=True, help="of the data, the one with the text")
 @click.option("--track", help="tensorboard, wandb, trackio")
@@ -330,7 +330,7 @@ def evaluate(
 ) -> None:
     """What a sparse model has left: loss, open edges, KL to its base and agreement with it, on held-out text.
 
-    Every tenth document of the data is held out, as in training.
+    Every tenth document of the data is held out: training never sees it, however many blocks are asked for here.
 
     \b
     Example:
@@ -353,6 +353,8 @@ def evaluate(
             progress=progress,
         )
     describe_sparse(result, Path(model), by_head=by_head)
+    for warning in result["warnings"]:
+        note(f"warning: {warning}")
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))
 
@@ -539,6 +541,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def interrupted() -> NoReturn:
+    sys.stderr.write("gossamer: interrupted; the same command goes on from here (sparsify: with --resume)\n")
+    sys.exit(130)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. What the user can mend is one line on standard error and exit code 2."""
     try:
@@ -551,11 +558,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.write("gossamer: " + " ".join(message.split()) + "\n")
         sys.exit(getattr(error, "exit_code", 2))
     except (OSError, SafetensorError) as error:  # no space, no permission, a name too long
+        if isinstance(error.__context__, KeyboardInterrupt):  # while a file was being closed
+            interrupted()
         sys.stderr.write("gossamer: could not read or write: " + " ".join(str(error).split()) + "\n")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("gossamer: interrupted; the same command goes on from here (sparsify: with --resume)\n")
-        sys.exit(130)
+        interrupted()
 
 
 if __name__ == "__main__":

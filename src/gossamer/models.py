@@ -85,17 +85,7 @@ class Model:
         return self._encoded[text]
 
     def fingerprint(self) -> str:
-        """A hash of the weights: tells checkpoints apart, whatever their name.
-
-        Of every tensor it takes the sums of the raw bits along each axis, which is as fast as reading them.
-        """
-        digest = hashlib.sha256()
-        for key, tensor in self.hf.state_dict().items():
-            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            bits = tensor.detach().contiguous().view(BITS[tensor.element_size()]).view((*tensor.shape[:1], -1))
-            for axis in (0, 1):
-                digest.update(bits.sum(dim=axis, dtype=torch.int64).cpu().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.hf)
 
     def describe(self) -> dict[str, Any]:
         """What a result says of the model."""
@@ -112,6 +102,20 @@ class Model:
             "first_token": first_token,
             "sparse": self.sparse,
         }
+
+
+def fingerprint(hf: PreTrainedModel) -> str:
+    """A hash of the weights: tells checkpoints apart, whatever their name.
+
+    Of every tensor it takes the sums of the raw bits along each axis, which is as fast as reading them.
+    """
+    digest = hashlib.sha256()
+    for key, tensor in hf.state_dict().items():
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        bits = tensor.detach().contiguous().view(BITS[tensor.element_size()]).view((*tensor.shape[:1], -1))
+        for axis in (0, 1):
+            digest.update(bits.sum(dim=axis, dtype=torch.int64).cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def load(
@@ -164,12 +168,15 @@ def from_files(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
+    name_of = repr(name)
     try:
         config = read_config(name, common)
-        adapter_of = getattr(config, gating.SECTION, {}).get("adapter_of")  # the weights are elsewhere
+        section = getattr(config, gating.SECTION, {})
+        base = section["base"] if section.get("adapter") else None  # only adapters are here, the weights elsewhere
         weights = {"pretrained_model_name_or_path": name, **common}
-        if adapter_of is not None:
-            weights |= {"pretrained_model_name_or_path": adapter_of["name"], "revision": adapter_of["revision"]}
+        if base is not None:
+            weights |= {"pretrained_model_name_or_path": base["name"], "revision": base["revision"]}
+            name_of = f"{base['name']!r}, the base of the adapters in {name!r},"
         tokenizer = AutoTokenizer.from_pretrained(name, config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             config=config,
@@ -181,7 +188,7 @@ def from_files(
         )
     except Exception as error:  # whatever a broken file or configuration makes transformers raise
         reason = " ".join(str(error).split())[:300]
-        raise GossamerError(f"could not load {name!r} as a causal language model: {reason}") from error
+        raise GossamerError(f"could not load {name_of} as a causal language model: {reason}") from error
     finally:
         hf_logging.set_verbosity(level)
     hf, report = loaded
@@ -190,7 +197,12 @@ def from_files(
             f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
             "transformers would fill them with random numbers"
         )
-    if adapter_of is not None:
+    if base is not None:
+        if str(hf.dtype).removeprefix("torch.") == base["dtype"] and fingerprint(hf) != base["weights"]:
+            raise GossamerError(
+                f"{base['name']!r} has other weights than the model that the adapters in {name!r} were trained on: "
+                "put that one in its place, or merge adapters when training (--merge)"
+            )
         from peft import PeftModel
 
         hf = PeftModel.from_pretrained(hf, name, subfolder="adapter", revision=revision).merge_and_unload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from gossamer.training.documents import documents
 from gossamer.training.run import NotFeasible
 from gossamer.training.train import Diverged
 from tests.conftest import wrapped
+from tests.families import random_model
 from tests.test_cli import call, refused
 
 QUICK: dict[str, Any] = {
@@ -302,6 +304,56 @@ def test_adapters(model_folder: Path, text: Path, tmp_path: Path, merge: bool, d
         AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 
 
+def test_adapters_are_of_one_base_only(model_folder: Path, text: Path, tmp_path: Path) -> None:
+    base, out = tmp_path / "base", tmp_path / "out"
+    shutil.copytree(model_folder, base)
+    model = gossamer.load(base)
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    before, trainable = model.hf(ids).logits, [p.requires_grad for p in model.hf.parameters()]
+    for merge in (True, False):  # the model comes back as it was
+        result = sparsify(model, text, out, lora=2, steps=2, lr=1e-2, merge=merge, force=True)
+        assert result["evaluation"]["base_loss"] == pytest.approx(result["base_loss"], abs=1e-5)
+        assert torch.equal(model.hf(ids).logits, before)
+        assert [p.requires_grad for p in model.hf.parameters()] == trainable
+        assert model.hf.config._attn_implementation == "sdpa"
+        assert (out / "adapter").exists() != (out / "model.safetensors").exists()
+    out.rename(tmp_path / "moved")
+    assert gossamer.load(tmp_path / "moved").sparse
+    tensors = load_file(base / "model.safetensors")
+    tensors["transformer.h.0.mlp.c_fc.weight"] *= 3
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(GossamerError, match="other weights"):
+        gossamer.load(tmp_path / "moved")
+    shutil.rmtree(base)
+    with pytest.raises(GossamerError, match="base of the adapters"):
+        gossamer.load(tmp_path / "moved")
+
+
+def test_a_failed_replacement_leaves_no_old_model(model: Model, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    sparsify(model, text, out)
+    with pytest.raises(NotFeasible):
+        sparsify(model, text, out, tau=0.1, force=True)
+    assert not (out / "config.json").exists()
+    assert not (out / "model.safetensors").exists()
+
+
+def test_another_base_is_noticed(finished: tuple[Path, dict[str, Any]], model: Model, text: Path) -> None:
+    sparse = gossamer.load(finished[0])
+    other = replace(model, hf=random_model("gpt2", vocabulary=model.vocabulary, seed=5), name="other")
+    assert gossamer.evaluate(sparse, model, str(text))["warnings"] == []
+    assert "not those of other" in gossamer.evaluate(sparse, other, str(text))["warnings"][0]
+
+
+def test_names_stay_in_their_place_on_the_card(model: Model, text: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "a`b|<img src=x>\n# Heading.jsonl"
+    shutil.copy(text, odd)
+    gossamer.sparsify(model, odd, tmp_path / "out", **{**QUICK, "steps": 1})  # type: ignore[arg-type]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "\n# Heading" not in card
+    assert card.count("`") % 2 == 0
+
+
 def test_no_feasible_state_is_said_and_can_go_on(
     model_folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,6 +432,9 @@ def test_other_settings_are_refused(model: Model, text: Path, tmp_path: Path) ->
     sparsify(model, text, out, force=True)
     with pytest.raises(GossamerError, match="holds a finished run"):
         sparsify(model, text, out)
+    with pytest.raises(GossamerError, match="at least 1"):
+        sparsify(model, text, out, force=True, steps=0)
+    assert gossamer.load(out).sparse  # what is refused replaces nothing
     with pytest.raises(GossamerError, match="nothing to resume"):
         sparsify(model, text, out, resume=True)
     (tmp_path / "mine").mkdir()
@@ -403,6 +458,9 @@ def test_bad_input_is_one_line(
     assert "--batch 4 can't be split" in said("--accumulate", "3")
     assert "unknown --schedule" in said("--schedule", "spiral")
     assert "not installed" in said("--track", "comet_ml")
+    assert "--bias 1e+39" in said("--bias", "1e39")
+    assert "at most 1" in said("--dual-rate", "1e9")
+    assert "at most 1" in said("--noise", "1e30")
     assert "no such file" in said(data=str(tmp_path / "none.txt"))
     (tmp_path / "empty.txt").touch()
     assert "is empty" in said(data=str(tmp_path / "empty.txt"))

@@ -20,7 +20,8 @@ from gossamer.errors import GossamerError
 from gossamer.models import Model
 from gossamer.training.documents import Documents
 
-HELD_OUT = 10  # every tenth document, until the held-out part is full
+HELD_OUT = 10  # every tenth document is never trained on
+PIECE = 4096  # characters: longer documents are cut, and count as several
 CHUNK = 512  # blocks shuffled together
 
 Progress = Callable[[str, int, int], None]
@@ -77,22 +78,17 @@ class TextBlocks(Blocks):
         self.source, self.model, self.block = source, model, block
         self.identity = source.identity
         self.boundary = boundary_token(model)
-        self.held_until = 0  # the number of the first piece after which all are trained on
         self.held_out = self.hold_out(held_out, progress)
 
     def pieces(self, document: int = 0, piece: int = 0, offset: int = 0) -> Iterator[tuple[Start, str, bool]]:
         """Documents, the longest in pieces: where it is, the text, and whether a document begins."""
-        longest = 16 * self.block  # characters: about four blocks
         for text in self.source(document):
-            parts = cut(text, longest) if len(text) > longest else [text]
+            parts = cut(text, PIECE)
             for index, part in enumerate(parts[offset:], start=offset):
                 if part:
                     yield {"document": document, "piece": piece, "offset": index}, part, index == 0
                     piece += 1
             document, offset = document + 1, 0
-
-    def is_held(self, piece: int) -> bool:
-        return piece % HELD_OUT == HELD_OUT - 1 and piece < self.held_until
 
     def tokens(self, pieces: Iterator[tuple[Start, str, bool]]) -> Iterator[tuple[Start, list[int]]]:
         """Token ids of pieces, many encoded together."""
@@ -119,11 +115,10 @@ class TextBlocks(Blocks):
 
     def hold_out(self, wanted: int, progress: Progress) -> Tensor:
         """Every tenth piece, until there are enough of them."""
-        tenth = (piece for piece in self.pieces() if piece[0]["piece"] % HELD_OUT == HELD_OUT - 1)
+        tenth = (piece for piece in self.pieces() if is_held(piece[0]))
         ids: list[int] = []
-        for where, more in self.tokens(tenth):
+        for _, more in self.tokens(tenth):
             ids += more
-            self.held_until = where["piece"] + 1
             progress("reading held-out text", min(wanted, len(ids) // self.width), wanted)
             if len(ids) >= wanted * self.width:
                 break
@@ -138,7 +133,7 @@ class TextBlocks(Blocks):
     def make(self, start: Start) -> tuple[Tensor, Start]:
         ids: list[int] = list(start["left"])
         pieces = self.pieces(start["document"], start["piece"], start["offset"])
-        trained_on = (piece for piece in pieces if not self.is_held(piece[0]["piece"]))
+        trained_on = (piece for piece in pieces if not is_held(piece[0]))
         wanted = CHUNK * self.width
         after = {"epoch": start["epoch"] + 1, "document": 0, "piece": 0, "offset": 0}
         for where, more in self.tokens(trained_on):
@@ -155,6 +150,10 @@ class TextBlocks(Blocks):
         chunk = self.shape(ids[: blocks * self.width])
         mixed = np.random.default_rng([self.seed, start["epoch"], start["piece"]]).permutation(blocks)
         return chunk[torch.from_numpy(mixed)], {**after, "left": ids[blocks * self.width :]}
+
+
+def is_held(where: Start) -> bool:
+    return bool(where["piece"] % HELD_OUT == HELD_OUT - 1)
 
 
 def boundary_token(model: Model) -> int | None:

@@ -45,7 +45,7 @@ class Constraint:
     def measured(self, excess: float, steps: int) -> None:
         """Take in the excess of a batch, `steps` steps after the last one."""
         self.excess = excess if self.excess is None else SMOOTHING * self.excess + (1 - SMOOTHING) * excess
-        self.log_mu += self.rate * steps * self.violation
+        self.log_mu = min(max(self.log_mu + self.rate * steps * self.violation, -20.0), 20.0)
 
     def held_out(self, excess: float) -> None:
         """Take in the excess on the held-out text, on which the result will be judged."""

@@ -31,6 +31,8 @@ class Documents:
 
 def documents(data: str, *, column: str = "text") -> Documents:
     """Open `data`: a file, or a hub data set id, "name" or "name:configuration", whose training split is streamed."""
+    if not data.strip():
+        raise GossamerError("--data is empty: give a file, a hub data set id, or self")
     path = Path(data).expanduser()
     if path.is_dir():
         raise GossamerError(f"--data {data} is a folder: give one of its files ({', '.join(SUFFIXES)})")
@@ -114,7 +116,8 @@ def parquet_documents(path: Path, column: str) -> Iterator[str]:
 def check_text(text: Any, where: str, column: str) -> str:
     if not isinstance(text, str):
         raise GossamerError(f"{where}: {column!r} is {type(text).__name__}, not text: name another with --column")
-    return text
+    # Half a character (a lone surrogate, from text that was cut) is no text to a tokenizer.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def from_hub(data: str, column: str) -> Documents:

@@ -23,26 +23,32 @@ RESULT = "sparsify.json"
 CARD = "README.md"
 
 
-def write_model(student: Student, out: Path, settings: Settings) -> None:
-    """Write the weights, tokenizer and configuration into `out`, the configuration last: without it nothing loads."""
-    merge = settings.merge
-    section: dict[str, Any] = {"gate": gating.to_config(student.hf), "block": settings.block}
+def write_model(student: Student, out: Path, settings: Settings, base: dict[str, Any]) -> None:
+    """Write the weights, tokenizer and configuration into `out`, the configuration last: without it nothing loads.
+
+    base: what describes the base model; adapters are of use with it only.
+    """
+    place = Path(base["name"]).expanduser()
+    section: dict[str, Any] = {
+        "gate": gating.to_config(student.hf),
+        "block": settings.block,
+        "base": {
+            "name": str(place.resolve()) if place.is_dir() else base["name"],
+            **{key: base[key] for key in ("revision", "weights", "dtype")},
+        },
+        "adapter": student.peft is not None and not settings.merge,
+    }
     gating.remove(student.hf)
-    adapters = student.peft is not None and not merge
-    if student.peft is not None and merge:
-        student.hf = student.peft.merge_and_unload()
-    if adapters:
-        name = student.model.name
-        place = str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
-        section["adapter_of"] = {"name": place, "revision": student.model.revision}
+    adapters = section["adapter"]
+    hf = student.merged() if student.peft is not None and not adapters else student.hf
 
     def write(folder: Path) -> None:
         student.model.tokenizer.save_pretrained(folder)
         if adapters:
             student.peft.save_pretrained(folder / "adapter")
-            student.hf.config.save_pretrained(folder)
+            hf.config.save_pretrained(folder)
         else:
-            student.hf.save_pretrained(folder)
+            hf.save_pretrained(folder)
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         config["model_type"] = gating.MODEL_TYPE + config["model_type"]
         config["attn_implementation"] = NAME
@@ -62,7 +68,7 @@ def write_card(out: Path, result: dict[str, Any]) -> None:
     """The model card: what this is, its numbers, and how it was made."""
     e, settings = result["evaluation"], result["settings"]
     asked = "\n".join(f"| {name} | {value} |" for name, value in {**settings, "lr": result["lr"]}.items())
-    base = result["model"]["name"].replace("`", "")
+    base, data = (" ".join(name.replace("`", "").split()) for name in (result["model"]["name"], result["data"]))
     text = f"""---
 library_name: gossamer
 tags: [sparse-attention, interpretability]
@@ -90,7 +96,7 @@ transformers alone refuses this folder, because it would run the model without i
 | KL from the base model | {e["kl"]:.4f} |
 | most likely token the same as the base model's | {e["top1_agreement"]:.2%} |
 
-Text: `{result["data"].replace("`", "")}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
+Text: `{data}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
 all of this and the versions, `log.jsonl` every step.
 
 | setting | |

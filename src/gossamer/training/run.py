@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,12 +24,12 @@ from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
 from gossamer.training.documents import documents
 from gossamer.training.evaluate import measure
-from gossamer.training.folder import RESULT, write_card, write_model
+from gossamer.training.folder import CARD, CONFIG, RESULT, write_card, write_model
 from gossamer.training.rate import STEPS, find_rate
 from gossamer.training.sampled import SampledBlocks
 from gossamer.training.settings import Settings, differing, option
 from gossamer.training.student import Student
-from gossamer.training.train import Report, Trainer, base_loss
+from gossamer.training.train import LOG, Report, Trainer, base_loss
 
 REQUEST = "request.json"
 PLOT = "training.png"
@@ -78,15 +78,18 @@ def sparsify(
         Diverged: the loss is not a number any more.
         GossamerError: anything else that is wrong with what was asked.
     """
-    out = Path(out)
+    out, data = Path(out), str(data)
     chosen = resolve(Settings(**settings), model, data)
     accelerator = make_accelerator(model, chosen, out, track)
     student_model = model.describe()  # before LoRA changes the model
     begun = read_request(out)
     check_folder(out, begun, resume=resume, force=force)
     accelerator.wait_for_everyone()  # before the first process writes to it
-    with writing(out) if accelerator.is_main_process else nullcontext():
+    with ExitStack() as stack:
+        if accelerator.is_main_process:
+            stack.enter_context(writing(out))
         student = Student(model, chosen)
+        stack.callback(student.release)
         blocks = open_data(data, model, student.base, chosen, column, progress)
         asked = {"model": student_model, "data": blocks.identity, **asdict(chosen)}
         if begun is not None and resume:
@@ -120,7 +123,7 @@ def sparsify(
             trainer.restore()
         if accelerator.is_main_process:
             if not resuming:
-                clear(out / FOLDER)
+                clear(out)
             write_text(out / FOLDER / REQUEST, json.dumps(asked, indent=2))
         accelerator.wait_for_everyone()
         if track is not None:
@@ -141,7 +144,7 @@ def writing(out: Path) -> Iterator[None]:
     with only_process(checkpoints / "lock", out):
         try:
             yield
-        except GossamerError:
+        except Exception:
             if not (checkpoints / REQUEST).exists():
                 shutil.rmtree(checkpoints)
                 for path in new[1:]:
@@ -165,7 +168,7 @@ def make_accelerator(model: Model, settings: Settings, out: Path, track: str | N
     try:
         accelerator = Accelerator(
             cpu=model.device.type == "cpu",
-            mixed_precision=settings.precision,
+            mixed_precision="no",  # see Trainer.computing
             log_with=track,
             project_dir=str(out / "tracking") if track else None,
         )
@@ -214,10 +217,16 @@ def evaluate(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Evaluate a sparse model against its base on the held-out part of `data`, in blocks as in its training run."""
-    trained = getattr(model.hf.config, gating.SECTION, {}).get("block")
-    chosen = resolve(Settings(block=block or trained, held_out=held_out, batch=batch, seed=seed), base, data)
+    section = getattr(model.hf.config, gating.SECTION, {})
+    chosen = resolve(
+        Settings(block=block or section.get("block"), held_out=held_out, batch=batch, seed=seed), base, data
+    )
     blocks = open_data(data, base, nullcontext, chosen, column, progress)
     result = measure(model, base, blocks.held_out, batch=batch, progress=progress)
+    warnings = []
+    known = section.get("base", {})
+    if known.get("dtype") == base.describe()["dtype"] and known.get("weights") != base.fingerprint():
+        warnings.append(f"{model.name} was made from {known.get('name')}, whose weights are not those of {base.name}")
     return {
         "model": model.describe(),
         "base": base.describe(),
@@ -225,6 +234,7 @@ def evaluate(
         "data_identity": blocks.identity,
         "seed": seed,
         **result,
+        "warnings": warnings,
         "versions": versions(),
     }
 
@@ -239,16 +249,22 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
         lowest = min(row["held_out_loss"] for row in trainer.log if "held_out_loss" in row)
         raise NotFeasible(
             f"no evaluation met the bound: the lowest held-out loss was {lowest:.4f}, tau is {trainer.tau:.4f}; the "
-            f"last state is kept, go on with --resume and more --steps than {settings.steps}, or give a wider --margin"
+            f"last state is kept, go on with --resume and more --steps than {settings.steps}, or give a wider bound"
         )
     student, held_out = trainer.student, trainer.blocks.held_out
     student.load(trainer.checkpoints.load_best(best["name"]))
-    write_model(student, out, settings)
+    write_model(student, out, settings, model)
+    student.release()
     base = student.model
-    if student.peft is not None:  # the model itself was trained: its base is where it came from
-        base = load(base.name, device=str(base.device), dtype=model["dtype"], revision=base.revision)
     sparse = load(out, device=str(base.device), dtype=model["dtype"])
     evaluation = measure(sparse, base, held_out, batch=trainer.part, progress=progress)
+    if evaluation["loss"] > trainer.tau + 1e-4:
+        (out / CONFIG).unlink()
+        raise NotFeasible(
+            f"the model as written has a loss of {evaluation['loss']:.4f}, more than tau {trainer.tau:.4f}: its "
+            "weights were rounded to half precision"
+            + (", --resume without --merge keeps them" if settings.merge else "")
+        )
     result = {
         "model": model,
         "data": data,
@@ -263,11 +279,6 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
     }
     write_card(out, result)
     write_text(out / RESULT, json.dumps(result, indent=2) + "\n")
-    if evaluation["loss"] > trainer.tau + 1e-4:  # merged adapters, rounded to half precision
-        raise NotFeasible(
-            f"the model as written has a loss of {evaluation['loss']:.4f}, more than tau {trainer.tau:.4f}: merging "
-            "its adapters rounded them; write it without --merge"
-        )
     trainer.checkpoints.remove()
     return result
 
@@ -304,8 +315,8 @@ def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force
 
 
 def refuse_others(begun: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
-    """A run goes on with the same settings only; but it may be made longer."""
-    odd = [key for key in differing(begun, asked) if key != "steps"]
+    """A run goes on with the same settings only; but it may be made longer, and its adapters merged or not."""
+    odd = [key for key in differing(begun, asked) if key not in ("steps", "merge")]
     if asked["steps"] < begun["steps"]:
         odd.append("steps")
     if odd:
@@ -313,7 +324,12 @@ def refuse_others(begun: dict[str, Any], asked: dict[str, Any], out: Path) -> No
         raise GossamerError(f"{out} holds a run with other settings ({told}): give the same, or another folder")
 
 
-def clear(checkpoints: Path) -> None:
-    for path in checkpoints.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+def clear(out: Path) -> None:
+    """Remove what an earlier run left, the configuration first: half a model must not load."""
+    ours = (CONFIG, RESULT, CARD, LOG, PLOT, "*.safetensors*", "adapter", "generation_config.json", f"{FOLDER}/*-*")
+    for pattern in ours:
+        for path in out.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

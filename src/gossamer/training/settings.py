@@ -11,7 +11,7 @@ from gossamer.errors import GossamerError
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("linear", "cosine", "constant")
 TRAINED = ("all", "body", "attention")
-PRECISIONS = ("no", "bf16", "fp16")
+PRECISIONS = ("no", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,18 @@ class Settings:
                 continue
             if not math.isfinite(value) or value < bound or (excluded and value == bound):
                 raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
-        if self.bias is not None and not math.isfinite(self.bias):
-            raise GossamerError(f"--bias {self.bias}: give a finite number")
+        for name, most in {
+            "margin": 100,
+            "dual_rate": 1,
+            "noise": 1,
+            "lr": 1,
+            "bias_lr": 10,
+            "weight_decay": 1,
+        }.items():
+            if (getattr(self, name) or 0) > most:
+                raise GossamerError(f"{option(name)} {getattr(self, name):g}: give at most {most}")
+        if self.bias is not None and not abs(self.bias) <= 1e4:
+            raise GossamerError(f"--bias {self.bias}: give a number between -10000 and 10000")
         for name, choices in (
             ("train", TRAINED),
             ("optimiser", OPTIMISERS),

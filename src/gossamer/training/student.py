@@ -31,6 +31,7 @@ class Student:
             raise GossamerError("a model spread over GPUs can't be trained: give one --device, or use --lora on one")
         self.model = model
         self.peft: Any = None
+        self.before = (model.hf.config._attn_implementation, {p: p.requires_grad for p in model.hf.parameters()})
         if settings.lora is None:
             if model.hf.dtype not in (torch.float32, torch.float64):
                 raise GossamerError(
@@ -63,6 +64,23 @@ class Student:
         if which == "body":
             for embedding in (self.hf.get_input_embeddings(), self.hf.get_output_embeddings()):
                 embedding.requires_grad_(False)
+
+    def merged(self) -> PreTrainedModel:
+        """A copy of the model with its adapters in the weights."""
+        hf: PreTrainedModel = copy.deepcopy(self.peft).merge_and_unload()
+        return hf
+
+    def release(self) -> None:
+        """Give the model back as it was."""
+        if self.peft is None:
+            return
+        gating.remove(self.hf)
+        self.peft.unload()
+        self.hf.__dict__.pop("peft_config", None)
+        implementation, trainable = self.before
+        self.hf.set_attn_implementation(implementation)
+        for parameter, required in trainable.items():
+            parameter.requires_grad_(required)
 
     @contextmanager
     def base(self) -> Iterator[Readable]:

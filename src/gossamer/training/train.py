@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,9 @@ class Trainer:
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
                 base_hidden = None
                 if settings.distill:
-                    with self.student.base() as base:
+                    with self.computing(), self.student.base() as base:
                         base_hidden = base(ids)
-                with probing(gates):
+                with self.computing(), probing(gates):
                     hidden = self.student.read(ids, self.run)
                 losses = self.losses(ids, hidden, base_hidden)
                 loss = losses.kl if settings.distill else losses.ce
@@ -161,7 +162,7 @@ class Trainer:
         for part in range(self.settings.accumulate):
             first = self.first + part * self.part
             ids = batch[first : first + self.part].to(self.accelerator.device)
-            with torch.no_grad():
+            with torch.no_grad(), self.computing():
                 with self.student.base() as base:
                     base_hidden = base(ids)
                 losses = self.losses(ids, decided(self.student.read, ids)[0], base_hidden)
@@ -169,6 +170,11 @@ class Trainer:
         (excess,) = self.mean(sums / self.settings.accumulate)
         if math.isfinite(excess):  # if not, the step that follows stops the run
             self.constraint.measured(excess, MEASURE)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The precision of training. What is judged, held-out text and the base model's loss on it, is in full."""
+        device = self.accelerator.device.type
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def losses(self, ids: Tensor, hidden: Tensor, base_hidden: Tensor | None) -> Losses:
         options = {"train_on_kl": bool(self.settings.distill), "agreement": False}
