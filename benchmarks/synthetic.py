@@ -32,7 +32,7 @@ BLOCK = 128
 
 def sentence(rng: Random) -> str:
     if rng.random() < 0.5:
-        event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.randint(2, 98)
+        event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.randint(1, 98)
         text = TEXT.format(event=event, century=century, year=f"{year:02}")
         return f"{text}{rng.randint(year + 1, 99):02}."
     indirect, subject = rng.sample(NAMES, 2)
@@ -110,7 +110,7 @@ def tasks(folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dense-steps", type=int, default=2000)
+    parser.add_argument("--dense-steps", type=int, default=1500)
     parser.add_argument("options", nargs="*", help="more options for gossamer sparsify, after --")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
