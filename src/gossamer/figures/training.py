@@ -73,9 +73,10 @@ def label(axes: Axes, x: str, y: str) -> None:
 
 
 def ticks(axis: Axis, text: Callable[[float], str]) -> None:
-    """1, 2, 5 and so on of a logarithmic axis, and a few more where it spans little."""
+    """Powers of ten of a logarithmic axis, and the more between them the less it spans."""
     low, high = sorted(axis.get_view_interval())
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 5 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)))
+    between = (1.0,) if high > 200 * low else (1, 2, 5) if high > 5 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    axis.set_major_locator(LogLocator(subs=between))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _position: text(value)))
 
