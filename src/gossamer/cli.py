@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 from safetensors import SafetensorError
 
 from gossamer.errors import GossamerError
+from gossamer.screen import describe, describe_sparse, duration, note, progress_bar, training_bar
 from gossamer.training.settings import Settings
 
 DEFAULT = Settings()
 
 # torch and transformers take seconds to import: what needs them is imported in the command, so that --help is instant.
-
-screen = Console(stderr=True)  # standard output is for results
 
 Command = Callable[..., None]
 
@@ -164,33 +157,6 @@ def circuits(
     describe(summary, out)
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
-
-
-def describe(summary: dict[str, Any], out: Path) -> None:
-    """The result on the screen."""
-    task, model = summary["task"], summary["model"]
-    k90, most = summary["k90"], summary["units_total"][1]
-    how = f"{summary['ranking']} ranking"
-    if summary["importance"] is not None:
-        how += f", {summary['importance']} importance, {summary['sign']}"
-    table = Table(show_header=False, box=None, pad_edge=False)
-    rows = {
-        "model": f"{model['name']} ({model['type']}, {model['layers']} x {model['heads_per_layer']} heads)",
-        "task": f"{task['name']}, {task['prompts']} prompts, seed {task['seed']}",
-        "first token": model["first_token"] or "none",
-        "metric": f"{task['metric']}: clean {summary['clean']:.3f}, corrupted {summary['corrupted']:.3f}, "
-        f"{summary['accuracy']:.0%} answered right",
-        "circuit": f"{summary['units']}, {how}, {summary['replace']} replacement",
-        "k90": f"{k90:,} of {most:,} {summary['units']}" if k90 is not None else "not reached",
-        "written to": str(out),
-    }
-    if task["dropped"]:
-        rows["did not fit"] = ", ".join(f"{count} {reason}" for reason, count in task["dropped"].items())
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    screen.print(table)
-    for warning in summary["warnings"]:
-        note(f"warning: {warning}")
 
 
 @app.command()
@@ -359,37 +325,6 @@ def evaluate(
         click.echo(json.dumps(result, ensure_ascii=False))
 
 
-def describe_sparse(
-    result: dict[str, Any], folder: Path, *, tau: float | None = None, step: int | None = None, by_head: bool = False
-) -> None:
-    """What is left, on the screen."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    bound = "" if tau is None else f", bound {tau:.4f}"
-    rows = {
-        "loss": f"{result['loss']:.4f} (base model {result['base_loss']:.4f}{bound})",
-        "edges open": f"{result['edges']:.3%} (without the first token {result['edges_without_first']:.3%}, "
-        f"without the diagonal too {result['edges_without_first_and_diagonal']:.3%})",
-        "base model": f"KL {result['kl']:.4f}, same most likely token {result['top1_agreement']:.2%}",
-        "measured on": f"{result['blocks']} held-out blocks of {result['block']} tokens",
-    }
-    if "edges_per_query" in result:
-        shut = result["shut_heads"]
-        total = sum(len(row) for row in result["edges_by_head"])
-        rows["per query and head"] = f"{result['edges_per_query']:.3f} edges"
-        rows["shut heads"] = f"{len(shut)} of {total}" + (f": {' '.join(shut[:12])}" if shut else "")
-    if step is not None:
-        rows["kept"] = f"step {step}"
-        rows["written to"] = str(folder)
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    screen.print(table)
-    if by_head and "edges_by_head" in result:
-        heads = Table("edges open", *(f"H{head}" for head in range(len(result["edges_by_head"][0]))), box=None)
-        for layer, shares in enumerate(result["edges_by_head"]):
-            heads.add_row(f"L{layer}", *(f"{share:.2%}" for share in shares))
-        screen.print(heads)
-
-
 @app.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="the .png, .pdf or .svg file to write")
@@ -474,71 +409,6 @@ def show(
         click.echo(f"{'tokens':10}{len(pair)}, template {pair.pair.template or '-'}\n")
     if chosen.dropped:
         note("did not fit: " + ", ".join(f"{count} {reason}" for reason, count in chosen.dropped.items()))
-
-
-@contextmanager
-def progress_bar() -> Iterator[Any]:
-    """A bar for each stage of a job."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen) as bars:
-        stages: dict[str, TaskID] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in stages:
-                stages[stage] = bars.add_task(stage, total=total)
-            bars.update(stages[stage], completed=done, total=total)
-
-        yield progress
-
-
-@contextmanager
-def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
-    """Bars for preparing, and one for training that shows where it stands."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeRemainingColumn(),
-    )
-    first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
-    with Progress(*columns, console=screen, disable=not first) as bars:
-        stages: dict[str, TaskID] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in stages:
-                stages[stage] = bars.add_task(stage, total=total, state="")
-            bars.update(stages[stage], completed=done, total=total, visible=done < total)
-
-        def report(tau: float, base: float) -> Callable[[int, dict[str, float]], None]:
-            task = bars.add_task("training", total=steps, state=f"base {base:.4f} tau {tau:.4f}")
-            shown: dict[str, str] = {}
-
-            def step(number: int, values: dict[str, float]) -> None:
-                if "held_out_loss" in values:
-                    shown["loss"] = f"loss {values['held_out_loss']:.4f}/{tau:.4f} edges {values['edges']:.2%}"
-                    if first:
-                        note(
-                            f"step {number}: held-out loss {values['held_out_loss']:.4f} (tau {tau:.4f}), edges open "
-                            f"{values['edges']:.3%}"
-                        )
-                else:
-                    shown["step"] = f"λ {values['lambda']:.3g} {values['tokens_per_second']:.0f} tok/s"
-                bars.update(task, completed=number, state=" ".join(shown.values()))
-
-            return step
-
-        yield progress, report
-
-
-def note(text: str) -> None:
-    screen.print(Text(text))
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def interrupted() -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,16 @@ class Model:
         """The token ids of `text`, the model's first token in front where it has one."""
         if text not in self._encoded:
             ids = self.tokenizer(text, add_special_tokens=False).input_ids
-            if ids and max(ids) >= self.vocabulary:
-                raise GossamerError(
-                    f"the tokenizer does not fit {self.name!r}: it uses token {max(ids)}, the model knows "
-                    f"{self.vocabulary}; load the model with its own tokenizer"
-                )
+            self.check_tokens(ids)
             self._encoded[text] = ((self.first_token,) if self.first_token is not None else ()) + tuple(ids)
         return self._encoded[text]
+
+    def check_tokens(self, ids: Sequence[int]) -> None:
+        if ids and max(ids) >= self.vocabulary:
+            raise GossamerError(
+                f"the tokenizer does not fit {self.name!r}: it uses token {max(ids)}, the model knows "
+                f"{self.vocabulary}; load the model with its own tokenizer"
+            )
 
     def fingerprint(self) -> str:
         return fingerprint(self.hf)

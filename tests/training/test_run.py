@@ -220,16 +220,18 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(model_folder: Path, text: P
     assert rows[0] == rows[1]
 
 
-def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: Path) -> None:
-    whole = sparsify(model, text, tmp_path / "whole", steps=3, every=3, noise=1.0)
-    parts = sparsify(model, text, tmp_path / "parts", steps=3, every=3, noise=1.0, accumulate=2)
-    logs = [
-        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("whole", "parts")
-    ]
+def assert_same_run(*folders: Path) -> None:
+    """But for rounding, every step and every evaluation."""
+    logs = [[json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in folders]
     for one, other in zip(*logs, strict=True):
         for key in ("loss", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
             assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
+
+
+def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: Path) -> None:
+    whole = sparsify(model, text, tmp_path / "whole", steps=3, every=3, noise=1.0)
+    parts = sparsify(model, text, tmp_path / "parts", steps=3, every=3, noise=1.0, accumulate=2)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
     assert whole["evaluation"]["loss"] == pytest.approx(parts["evaluation"]["loss"], abs=1e-4)
 
 
@@ -245,13 +247,7 @@ def test_two_processes_share_a_batch(model_folder: Path, text: Path, tmp_path: P
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert launched.returncode == 0, launched.stderr
-    logs = [
-        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    ]
-    for one, other in zip(*logs, strict=True):
-        for key in ("loss", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
-            assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
+    assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from gossamer.errors import GossamerError
 
 ATTRIBUTE = "gossamer_gate"  # of an attention module
 SECTION = "gossamer"  # of a model's config
-MODEL_TYPE = (
-    "gossamer-"  # before the model's own type in config.json: transformers alone refuses what it would run dense
-)
+# Before the model's own type in config.json: transformers alone refuses what it would run dense.
+MODEL_TYPE = "gossamer-"
 
 
 class Gate(nn.Module):

@@ -95,11 +95,7 @@ class TextBlocks(Blocks):
         while batch := list(itertools.islice(pieces, 64)):
             encoded = self.model.tokenizer([text for _, text, _ in batch], add_special_tokens=False).input_ids
             for (where, _, begins), ids in zip(batch, encoded, strict=True):
-                if ids and max(ids) >= self.model.vocabulary:
-                    raise GossamerError(
-                        f"the tokenizer does not fit {self.model.name!r}: it uses token {max(ids)}, the model knows "
-                        f"{self.model.vocabulary}; load the model with its own tokenizer"
-                    )
+                self.model.check_tokens(ids)
                 yield where, ([self.boundary] if begins and self.boundary is not None else []) + ids
 
     @property

@@ -3,10 +3,10 @@
     minimise p  subject to  loss - base loss <= margin                       p the expected share of open edges
 
 by GECO (Rezende & Viola 2018): minimise p + lambda * (excess - margin), where excess = loss - base loss, and let
-lambda grow while the constraint is violated and shrink while it has slack. Three choices make that stable untuned:
+lambda grow while the constraint is violated and shrink while it has slack. Three choices steady it:
 
-- lambda = mu * p / margin, and mu is the variable that moves. It has no unit, and stays near 1 while p falls from 40%
-  to 0.3%.
+- lambda = mu * p / margin, and mu is the variable that moves. It has no unit, and stays of the order of 1 while p falls
+  a thousandfold.
 - The excess is measured with decided gates, not drawn ones, on a batch before it is trained on, against the base model
   on the same batch: what is controlled is what is judged, and the noise of the text cancels.
 - log mu moves by the integral of the violation, plus a part in proportion to it, which damps the swings that an
