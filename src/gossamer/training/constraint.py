@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 
 DAMPING = 0.5  # how much of the violation acts at once
 SMOOTHING = 0.7  # of the measured excess, per measurement
+GAP_SMOOTHING = 0.5  # of the gap, per evaluation: both sides of it are noisy
 LEAST_MARGIN = 1e-3  # nats: with a margin of 0 the constraint still needs a scale
 
 
@@ -50,7 +51,7 @@ class Constraint:
     def held_out(self, excess: float) -> None:
         """Take in the excess on the held-out text, on which the result will be judged."""
         if self.excess is not None:
-            self.gap = excess - self.excess
+            self.gap = GAP_SMOOTHING * self.gap + (1 - GAP_SMOOTHING) * (excess - self.excess)
 
     @property
     def mu(self) -> float:
