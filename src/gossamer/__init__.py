@@ -8,6 +8,7 @@ from gossamer.errors import GossamerError
 if TYPE_CHECKING:
     from gossamer.circuits.circuit import Circuit
     from gossamer.circuits.discover import circuit
+    from gossamer.comparison.run import Panel, compare
     from gossamer.models import Model, load, wrap
     from gossamer.tasks import TASKS, Pair, Prompts, prompts
     from gossamer.training.run import evaluate, sparsify
@@ -18,8 +19,10 @@ __all__ = [
     "GossamerError",
     "Model",
     "Pair",
+    "Panel",
     "Prompts",
     "circuit",
+    "compare",
     "evaluate",
     "load",
     "prompts",
@@ -31,6 +34,8 @@ __all__ = [
 _HOMES = {
     "Circuit": "gossamer.circuits.circuit",
     "circuit": "gossamer.circuits.discover",
+    "Panel": "gossamer.comparison.run",
+    "compare": "gossamer.comparison.run",
     "Model": "gossamer.models",
     "load": "gossamer.models",
     "wrap": "gossamer.models",

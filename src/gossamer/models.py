@@ -27,6 +27,8 @@ from gossamer.attention.function import NAME
 from gossamer.attention.passes import Layer
 from gossamer.errors import GossamerError
 
+BUNDLED = "bundled:"  # before the name of a model that comes with the package
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers of as many bytes
@@ -134,7 +136,7 @@ def load(
     """Load a model by hub id, folder or bundled name, and check that its attention is reproduced.
 
     Args:
-        name: "gpt2", "allenai/OLMo-7B-hf", a folder, or "bundled:induction".
+        name: "gpt2", "allenai/OLMo-7B-hf", a folder, or a bundled name such as "bundled:gpt2".
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps", or "spread" (over all GPUs).
         dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16" or "float16".
         revision: a branch, tag or commit of a hub model.
@@ -149,10 +151,10 @@ def load(
     if dtype not in ("auto", *DTYPES):
         raise GossamerError(f"unknown dtype {dtype!r}: choose auto, {', '.join(DTYPES)}")
     place = pick_device(device)
-    if name.startswith("bundled:"):
-        from gossamer.bundled import build
+    if name.startswith(BUNDLED) and find_folder(name) is None:
+        from gossamer import bundled
 
-        hf, tokenizer = build(name.removeprefix("bundled:"))
+        hf, tokenizer = bundled.build(name)
         move(hf, "cpu" if place == "spread" else place)
         move(hf, DTYPES.get(dtype, torch.float32))
     else:
@@ -164,8 +166,8 @@ def load(
 def from_files(
     name: str, place: str, dtype: str, revision: str | None, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    folder = Path(name).expanduser()
-    if folder.exists() or name.startswith((".", "/", "~")):
+    folder = find_folder(name)
+    if folder is not None:
         check_folder(folder)
         name = str(folder)
     on_cpu = place == "cpu"
@@ -213,6 +215,16 @@ def from_files(
     if place not in ("spread", "cpu"):
         move(hf, place)
     return hf, tokenizer
+
+
+def find_folder(name: str) -> Path | None:
+    """Where a model's files are, if `name` is not a hub id."""
+    if name.startswith(BUNDLED):
+        from gossamer import bundled
+
+        return bundled.folder(name)
+    folder = Path(name).expanduser()
+    return folder if folder.exists() or name.startswith((".", "/", "~")) else None
 
 
 def read_config(name: str, common: dict[str, Any]) -> PreTrainedConfig:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from gossamer.comparison.multiplier import Multiplier
 
 screen = Console(stderr=True)  # standard output is for results
 
@@ -72,6 +78,52 @@ def describe_sparse(
         for layer, shares in enumerate(result["edges_by_head"]):
             heads.add_row(f"L{layer}", *(f"{share:.2%}" for share in shares))
         screen.print(heads)
+
+
+def describe_multipliers(table: Sequence[Multiplier]) -> None:
+    """k90 of dense and sparse and their quotient, a row for each task and measure."""
+    shown = Table("task", "", "dense k90", "sparse k90", "multiplier", "95% interval", box=None, pad_edge=False)
+    for entry in table:
+        units, _, ranking = entry.measure.partition("_")
+        value = "not reached" if entry.value is None else f"{entry.value:.1f}x"
+        ends = ["inf" if math.isinf(end) else "-" if math.isnan(end) else f"{end:.1f}" for end in entry.interval]
+        k90s = ["not reached" if k is None else f"{k:,}" for k in (entry.dense, entry.sparse)]
+        cells = [entry.task, f"{units}, {ranking}", *k90s, value, f"{ends[0]} to {ends[1]}"]
+        shown.add_row(*(Text(cell) for cell in cells))
+    screen.print(shown)
+
+
+@contextmanager
+def circuit_bar(job: str) -> Iterator[Any]:
+    """A bar for one circuit of many: gone when it is done, and a line left."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
+    started = time.monotonic()
+    with Progress(*columns, console=screen, transient=True) as bars:
+        task = bars.add_task(escape(job), total=None)
+
+        def progress(stage: str, done: int, total: int) -> None:
+            bars.update(task, description=escape(f"{job}: {stage}"), completed=done, total=total)
+
+        yield progress
+    note(f"{job}: {duration(time.monotonic() - started)}")
+
+
+@contextmanager
+def dense_bar() -> Iterator[Callable[[int, int, float], None]]:
+    """A bar for training from nothing."""
+    columns = (
+        TextColumn("training, loss {task.fields[loss]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=screen) as bars:
+        task = bars.add_task("", total=None, loss="-")
+
+        def report(step: int, steps: int, loss: float) -> None:
+            bars.update(task, completed=step, total=steps, loss=f"{loss:.4f}")
+
+        yield report
 
 
 @contextmanager

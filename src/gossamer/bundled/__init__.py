@@ -1,16 +1,47 @@
-"""Models that come with the package."""
+"""Models that come with the package.
+
+`bundled:induction` is built by hand. `bundled:gpt2` and `bundled:olmo` are small models of those architectures, trained
+on the text of `gossamer.bundled.text` by `gossamer.bundled.train`; with `-sparse`, their sparse twins.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gossamer.bundled import planted
 from gossamer.errors import GossamerError
+from gossamer.models import BUNDLED
 
-MODELS = {"induction": planted.build}
+BUILT = {"induction": planted.build}
+MODELS = Path(__file__).parent / "models"
+TRAINED = ("gpt2", "olmo")
+NAMES = (*BUILT, *TRAINED, *(f"{name}-sparse" for name in TRAINED))
+
+
+def folder(name: str) -> Path | None:
+    """The folder of a bundled model, None if it is built.
+
+    Raises:
+        GossamerError: there is no such model.
+    """
+    short = name.removeprefix(BUNDLED)
+    if short not in NAMES:
+        raise GossamerError(f"unknown bundled model {short!r}: choose {', '.join(BUNDLED + known for known in NAMES)}")
+    return None if short in BUILT else MODELS / short
 
 
 def build(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    if name not in MODELS:
-        raise GossamerError(f"unknown bundled model {name!r}: choose {', '.join('bundled:' + m for m in MODELS)}")
-    return MODELS[name]()
+    return BUILT[name.removeprefix(BUNDLED)]()
+
+
+def mix_of(model: str) -> str:
+    """Which text a bundled model was trained on."""
+    short = model.removeprefix(BUNDLED).removesuffix("-sparse")
+    if not model.startswith(BUNDLED) or short not in TRAINED:
+        raise GossamerError(
+            f"--data bundled is the text of {' and '.join(BUNDLED + known for known in TRAINED)}, and {model!r} is "
+            "neither: give a text file, a hub data set id, or self"
+        )
+    return short

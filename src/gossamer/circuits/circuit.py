@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gossamer.circuits.curve import explained_effect, size_at
 from gossamer.figures.curves import draw_curves
+from gossamer.figures.style import save
 from gossamer.files import write_whole
 from gossamer.tasks.metric import DEFINITIONS
 from gossamer.tasks.pair import Prompts
@@ -142,7 +143,7 @@ class Circuit:
         (folder / SUMMARY).unlink(missing_ok=True)  # a folder with a summary holds one whole run, never parts of two
         write_whole(folder / "curve.parquet", lambda path: self.frame().to_parquet(path, index=False))
         write_whole(folder / "scores.safetensors", lambda path: save_file(self.rankings, path))
-        write_whole(folder / "curve.png", lambda path: draw_curves([self.summary()], path, "png"))
+        save(lambda: draw_curves([self.summary()]), folder / "curve.png")
         write_whole(folder / "prompts.jsonl", lambda path: path.write_text(self.prompt_lines(), encoding="utf-8"))
         text = json.dumps(self.summary(), indent=2, ensure_ascii=False)
         write_whole(folder / SUMMARY, lambda path: path.write_text(text + "\n", encoding="utf-8"))

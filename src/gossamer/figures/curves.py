@@ -9,16 +9,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gossamer.figures.style import COLOURS, plain
 from gossamer.tasks import TASKS
-
-# Okabe and Ito: told apart by colour-blind eyes too.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 
 Run = dict[str, Any]
 
 
-def draw_curves(runs: Sequence[Run], path: Path, kind: str) -> None:
-    """One panel for each task and kind of unit, one line for each run, as a "png", "pdf" or "svg"."""
+def draw_curves(runs: Sequence[Run]) -> Figure:
+    """One panel for each task and kind of unit, one line for each run."""
     panels: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         panels.setdefault((run["task"]["name"], run["units"]), []).append(run)
@@ -29,9 +27,9 @@ def draw_curves(runs: Sequence[Run], path: Path, kind: str) -> None:
     rows = max(len(members) for members in panels.values())
     figure = Figure(figsize=(3.4 * len(panels), 2.4 + 0.16 * rows), layout="constrained")
     for axes, ((task, units), members) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
-        axes.set_title(plain(TASKS[task].title if task in TASKS else task), fontsize=10)
+        axes.set_title(plain(TASKS[task].title if task in TASKS else task))
         draw_panel(axes, units, [(named[id(run)], colours[named[id(run)]], run) for run in members])
-    figure.savefig(path, dpi=200, format=kind)
+    return figure
 
 
 def draw_panel(axes: Axes, units: str, lines: Sequence[tuple[str, str, Run]]) -> None:
@@ -48,11 +46,9 @@ def draw_panel(axes: Axes, units: str, lines: Sequence[tuple[str, str, Run]]) ->
         axes.set_xscale("log")
     axes.set_ylim(low - 0.05, high + 0.05)
     axes.set_yticks([0, 0.5, 1])
-    axes.set_xlabel(f"Number of {units.capitalize()} Kept", fontsize=9)
-    axes.set_ylabel("Explained Effect", fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, frameon=False, borderaxespad=0)
+    axes.set_xlabel(f"Number of {units.capitalize()} Kept")
+    axes.set_ylabel("Explained Effect")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), borderaxespad=0)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -75,8 +71,3 @@ def labels(runs: Sequence[Run]) -> list[str]:
         how = "random" if run["ranking"] == "random" else f"{run['ranking']}, {run['importance']}"
         names.append(", ".join([*(own[name] for name in differing if own[name]), how]))
     return names
-
-
-def plain(text: str) -> str:
-    """Text as it is: a dollar sign would start matplotlib's mathematics."""
-    return text.replace("$", r"\$")

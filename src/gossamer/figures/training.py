@@ -1,9 +1,8 @@
-"""A post-training run: loss, edges and multiplier against the step, and loss against edges."""
+"""Post-training runs: loss, edges and multiplier against the step, and loss against edges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,11 +10,32 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+from gossamer.comparison.trained import Training
+from gossamer.figures.panels import model_label
+from gossamer.figures.style import BLUE, GREEN, ORANGE, PAIRS, plain
 
 
-def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float, path: Path, kind: str) -> None:
-    """From the rows of a run's log, as a "png", "pdf" or "svg"."""
+def draw_trainings(runs: Sequence[Training]) -> Figure:
+    """Several runs, a row each: held-out loss with its bound, and the share of open edges."""
+    figure = Figure(figsize=(6.4, 2.1 * len(runs)), layout="constrained")
+    rows = figure.subplots(len(runs), 2, squeeze=False)
+    for (loss, edges), run, (_, colour) in zip(rows, runs, (PAIRS[i % len(PAIRS)] for i in range(len(runs)))):
+        at = [row["step"] for row in run.evaluations]
+        loss.plot(at, [row["held_out_loss"] for row in run.evaluations], color=colour, label="held-out loss")
+        bounds(loss, run.tau, run.base_loss)
+        label(loss, "Step", "Loss (nats)")
+        loss.set_title(plain(f"Sparse {model_label(run.base)}"), loc="left")
+        edges.plot(at, [row["edges"] for row in run.evaluations], color=colour)
+        edges.set_yscale("log")
+        ticks(edges.yaxis, percent)
+        label(edges, "Step", "Attention edges open")
+        for axes in (loss, edges):
+            axes.axvline(run.kept_step, color="0.8", linewidth=0.8, zorder=0)
+    return figure
+
+
+def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float) -> Figure:
+    """One run, from the rows of its log."""
     steps = [row for row in log if "expected_edges" in row]
     evaluated = [row for row in log if "held_out_loss" in row]
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
@@ -55,7 +75,7 @@ def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float, p
     ticks(trade.xaxis, percent)
     bounds(trade, tau, base_loss)
     label(trade, "Attention edges open", "Held-out loss (nats)")
-    figure.savefig(path, dpi=200, format=kind)
+    return figure
 
 
 def bounds(axes: Axes, tau: float, base_loss: float) -> None:
@@ -64,12 +84,10 @@ def bounds(axes: Axes, tau: float, base_loss: float) -> None:
 
 
 def label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend()
 
 
 def ticks(axis: Axis, text: Callable[[float], str]) -> None:

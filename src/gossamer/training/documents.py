@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossamer.bundled import text
 from gossamer.errors import GossamerError
 
 END = "<|endoftext|>"  # alone on a line, it ends a document of a text file
@@ -32,13 +33,18 @@ class Documents:
 def documents(data: str, *, column: str = "text") -> Documents:
     """Open `data`: a file, or a hub data set id, "name" or "name:configuration", whose training split is streamed."""
     if not data.strip():
-        raise GossamerError("--data is empty: give a file, a hub data set id, or self")
+        raise GossamerError("--data is empty: give a file, a hub data set id, self or bundled")
     path = Path(data).expanduser()
     if path.is_dir():
         raise GossamerError(f"--data {data} is a folder: give one of its files ({', '.join(SUFFIXES)})")
     if path.exists() or data.endswith(SUFFIXES) or data.startswith((".", "/", "~")):
         return from_file(path, column)
     return from_hub(data, column)
+
+
+def bundled(mix: str) -> Documents:
+    """The generated text that a bundled model was trained on: it has no end."""
+    return Documents("bundled", f"bundled {mix} {text.VERSION}", lambda skip: text.documents(mix, skip))
 
 
 def from_file(path: Path, column: str) -> Documents:

@@ -17,11 +17,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
 from gossamer.attention import gating
+from gossamer.bundled import mix_of
 from gossamer.errors import GossamerError
-from gossamer.files import only_process, write_text, write_whole
+from gossamer.files import only_process, write_text
 from gossamer.models import Model, load
 from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
+from gossamer.training.documents import bundled as bundled_documents
 from gossamer.training.documents import documents
 from gossamer.training.evaluate import measure
 from gossamer.training.folder import CARD, CONFIG, RESULT, write_card, write_model
@@ -60,7 +62,8 @@ def sparsify(
 
     Args:
         model: dense; with `lora` it is trained itself, else a copy of it.
-        data: a .txt, .txt.gz, .jsonl or .parquet file, a hub data set id, or "self": text drawn from the model.
+        data: a .txt, .txt.gz, .jsonl or .parquet file, a hub data set id, "self": text drawn from the model, or
+            "bundled": what a bundled model was trained on.
         out: the folder. `gossamer.load(out)` gives the sparse model.
         column: of a jsonl or parquet file or a hub data set, the one with the text.
         resume: go on with an interrupted run of the same settings, or begin one.
@@ -201,7 +204,8 @@ def open_data(
     }
     if data == "self":
         return SampledBlocks(model, base, **options)
-    return TextBlocks(documents(data, column=column), model, **options)
+    source = bundled_documents(mix_of(model.name)) if data == "bundled" else documents(data, column=column)
+    return TextBlocks(source, model, **options)
 
 
 def evaluate(
@@ -241,10 +245,11 @@ def evaluate(
 
 def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Write the kept weights as a model, load it again, and measure what was written."""
+    from gossamer.figures.style import save
     from gossamer.figures.training import draw_training
 
     out, settings, best = trainer.out, trainer.settings, trainer.progress.best
-    write_whole(out / PLOT, lambda path: draw_training(trainer.log, trainer.tau, trainer.base_loss, path, "png"))
+    save(lambda: draw_training(trainer.log, trainer.tau, trainer.base_loss), out / PLOT)
     if not best:
         lowest = min(row["held_out_loss"] for row in trainer.log if "held_out_loss" in row)
         raise NotFeasible(

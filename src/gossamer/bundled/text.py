@@ -1,0 +1,402 @@
+"""The text the bundled models are trained on: task families in many wordings, among a majority of everything else.
+
+Every document is drawn from its number alone, so that the stream is the same wherever it begins. What the tasks ask is
+not here: no document has a wording of the built-in tasks, a sentence of their distractors, or one of the pairs of names
+that `unseen` sets aside.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from gossamer.tasks.words import (
+    ARGUMENTS,
+    CENTURIES,
+    COPYABLE,
+    DESCRIPTIONS,
+    DISTRACTORS,
+    EVENTS,
+    FUNCTIONS,
+    NAMES,
+    OBJECTS,
+    PLACES,
+)
+
+VERSION = 1  # to be raised when any document changes
+
+WOMEN = frozenset(
+    """
+Mary Sarah Alice Anna Lily Sue Mia Amy Lucy Emma Jane Kate Rose Emily Laura Grace Eva Ruby Jill Kelly Rachel Lisa Linda
+Susan Karen Maria Ruth Sharon Julia Diana Clara Kim Amanda Melissa Rebecca Jessica Jennifer Molly Sara Sophie Zoe Jenny
+Sally
+""".split()
+)
+
+OPENINGS = """
+Before {A} and {B} left the {place},
+As soon as {A} and {B} reached the {place},
+At noon {A} and {B} were standing in the {place}.
+Every Sunday {A} and {B} go to the {place}.
+This time {A} and {B} were late for the {place}.
+Once upon a time {A} and {B} lived near the {place}.
+On a cold day, {A} and {B} were looking for the {place}.
+The next day {A} and {B} worked together at the {place}.
+Because of the rain, {A} and {B} stayed inside the {place}.
+It was a warm evening, and {A} and {B} were sitting by the {place}.
+The neighbours {A} and {B} were talking about the {place}.
+After school {A} and {B} ran to the {place}.
+At last {A} and {B} found the way to the {place}.
+On Monday {A} and {B} bought a {object} at the {place}.
+Long ago {A} and {B} built a small {place}.
+Last night {A} and {B} saw a {object} in the {place}.
+The children {A} and {B} were hungry when they came to the {place}.
+Early in the morning {A} and {B} cleaned the {place}.
+Once {A} and {B} had finished their work at the {place},
+Since {A} and {B} both liked the {place},
+One afternoon {A} and {B} were waiting at the {place}.
+In the summer {A} and {B} often met in the {place}.
+A friend told {A} and {B} about a new {place}.
+Suddenly {A} and {B} heard a noise from the {place}.
+""".strip().splitlines()
+
+TRANSFERS = """
+{S} gave a {object} to
+{S} handed a {object} to
+{S} passed a {object} to
+{S} showed a {object} to
+{S} offered a {object} to
+{S} threw a {object} to
+{S} decided to give a {object} to
+{S} brought a {object} to
+{S} sold a {object} to
+{S} wanted to give a {object} to
+{S} gave it to
+{S} gave the {object} to
+Then {S} sent a {object} to
+In the end, {S} gave a {object} to
+""".strip().splitlines()
+
+PERIODS = """
+The {event} lasted from {c}{y} to {c}{z}.
+The {event} went on from the year {c}{y} to the year {c}{z}.
+The {event} began in {c}{y} and ended in {c}{z}.
+The {event} began in the year {c}{y} and ended in the year {c}{z}.
+The {event} started in {c}{y} and was over in {c}{z}.
+From {c}{y} to {c}{z} there was a {event}.
+From the year {c}{y} to the year {c}{z} nobody spoke of the {event}.
+A {event} lasted from {c}{y} until {c}{z}.
+The {event} lasted from spring {c}{y} to the year {c}{z}.
+The long {event} went on from {c}{y} to the year {c}{z}.
+After the {event} of {c}{y} nothing was the same until {c}{z}.
+Between the year {c}{y} and the year {c}{z} came the {event}.
+""".strip().splitlines()
+
+ADJECTIVES = """
+small big old new red blue green yellow white black soft loud cold warm hot wet dry bright dark quiet calm long short
+tall deep clear fresh heavy light empty full clean sweet strong wide
+""".split()
+COLOURS = "red blue green yellow white black brown grey pink purple".split()
+THINGS = """
+sun sky bird tree flower dog cat door wind air car road window clock wall leaf water lake truck house shop street grass
+path boat river music square book table corner moon star train bread soup duck pond barn snow hill smell apple room
+lamp stone field horse bus wood fire sand wave box paper bag kitchen evening town morning day time noise garden
+""".split()
+ACTIONS = """
+singing sleeping waiting looking working falling standing moving coming swimming lying drying hanging shining raining
+playing running walking sitting flying growing burning
+""".split()
+WHERE = "in near behind under beside above".split()
+ANIMALS = "dog cat bird horse duck cow sheep lion tiger snake mouse fox bear wolf frog".split()
+NUMBERS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+nineteen twenty
+""".split()
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = "January February March April May June July August September October November December".split()
+CAPITALS = dict(
+    pair.split(":")
+    for pair in """
+France:Paris Spain:Madrid Italy:Rome Germany:Berlin England:London Russia:Moscow Japan:Tokyo China:Beijing Egypt:Cairo
+Greece:Athens Norway:Oslo Sweden:Stockholm Poland:Warsaw Austria:Vienna Portugal:Lisbon Ireland:Dublin Turkey:Ankara
+Cuba:Havana Peru:Lima Chile:Santiago Kenya:Nairobi India:Delhi Iran:Tehran Iraq:Baghdad Hungary:Budapest
+Denmark:Copenhagen
+""".split()
+)
+SOUNDS = {"dog": "barked", "cat": "meowed", "cow": "mooed", "duck": "quacked", "lion": "roared", "bird": "sang"}
+VARIABLES = "a b c d i j k n m x y z total item left right".split()
+
+
+def unseen(first: str, second: str) -> bool:
+    """Whether a pair of names is kept from the training text: about one in ten."""
+    return zlib.crc32(" ".join(sorted((first, second))).encode()) % 10 == 0
+
+
+def pick_pair(rng: Random) -> tuple[str, str]:
+    while True:
+        first, second = rng.sample(NAMES, 2)
+        if not unseen(first, second):
+            return first, second
+
+
+# The task families.
+
+
+def gift(rng: Random) -> str:
+    """IOI in other words than the task's."""
+    indirect, subject = pick_pair(rng)
+    a, b = rng.sample([indirect, subject], 2)
+    words = {"place": rng.choice(PLACES), "object": rng.choice(OBJECTS)}
+    wording = f"{rng.choice(OPENINGS)} {rng.choice(TRANSFERS)}"
+    return f"{wording.format(A=a, B=b, S=subject, **words)} {indirect}."
+
+
+def gift_in_context(rng: Random) -> str:
+    return " ".join([*(scene(rng) for _ in range(rng.choice((0, 0, 1)))), gift(rng), *thanks(rng)])
+
+
+def gift_after_scenes(rng: Random) -> str:
+    return " ".join([*(scene(rng) for _ in range(rng.randrange(13))), gift(rng), *thanks(rng)])
+
+
+def thanks(rng: Random) -> list[str]:
+    return rng.choice(([], ["Everyone was happy."], ["It was a nice day."], [scene(rng)]))
+
+
+def period(rng: Random) -> str:
+    year = rng.randint(0, 98)
+    return rng.choice(PERIODS).format(
+        event=rng.choice(EVENTS), c=rng.choice(CENTURIES), y=f"{year:02}", z=f"{rng.randint(year + 1, 99):02}"
+    )
+
+
+def periods(rng: Random) -> str:
+    return " ".join(period(rng) for _ in range(rng.randint(1, 3)))
+
+
+def docstring(rng: Random) -> str:
+    """A function with a docstring, whose summary and descriptions have other lengths than the task's."""
+    arguments = rng.sample(ARGUMENTS, rng.randint(2, 6))
+    about, each = rng.choice([(1, 1), (2, 1), (3, 1), (4, 2), (2, 3), (5, 2), (3, 3), (1, 2)])
+    words = rng.choices(DESCRIPTIONS, k=about + each * len(arguments))
+    owner = rng.choice(["self, ", "self, ", ""])
+    lines = [f"def {rng.choice(FUNCTIONS)}({owner}{', '.join(arguments)}):", f'    """{" ".join(words[:about])}', ""]
+    mark = rng.choice([":param {}:", ":param {}:", ":param {}:", "@param {} -"])
+    for i, argument in enumerate(arguments):
+        description = " ".join(words[about + each * i : about + each * (i + 1)])
+        lines.append(f"    {mark.format(argument)} {description}")
+    lines.append('    """')
+    lines += [f"    self.{argument} = {argument}" for argument in arguments[: rng.randint(0, 3)]] if owner else []
+    return "\n".join([*lines, f"    return {rng.choice(arguments)}"])
+
+
+# Everything else.
+
+
+def scene(rng: Random) -> str:
+    """A sentence without people, such as the tasks' distractors, but none of them."""
+    a, b = rng.sample(THINGS, 2)
+    p, q = rng.sample(ADJECTIVES, 2)
+    act, where = rng.choice(ACTIONS), rng.choice(WHERE)
+    text = rng.choice(
+        (
+            f"The {a} was {p} and the {b} was {q}.",
+            f"A {p} {a} was {act} {where} the {b}.",
+            f"There was a {p} {a} {where} the {q} {b}.",
+            f"The {a} {where} the {b} was very {p}.",
+            f"Many {a}s were {act} {where} the {b}.",
+            f"The {p} {a} was still {act}.",
+            f"It had been {act} for a long time {where} the {b}.",
+            f"There were some {a}s and a {p} {b}.",
+            f"It was the first {p} {a} of the year.",
+        )
+    )
+    return scene(rng) if text in DISTRACTORS else text
+
+
+def scenes(rng: Random) -> str:
+    return " ".join(scene(rng) for _ in range(rng.randint(2, 6)))
+
+
+def story(rng: Random) -> str:
+    name, friend = rng.sample(NAMES, 2)
+    he, his, him = ("She", "her", "her") if name in WOMEN else ("He", "his", "him")
+    thing, place, other = rng.choice(OBJECTS), *rng.sample(PLACES, 2)
+    adjective, animal = rng.choice(ADJECTIVES), rng.choice(list(SOUNDS))
+    start = [
+        f"{name} had a {adjective} {thing}.",
+        f"One day {name} found a {adjective} {thing}.",
+        f"There was a {adjective} {thing} that {name} liked very much.",
+    ]
+    middle = [
+        f"{he} took the {thing} to the {place}.",
+        f"{he} put {his} {thing} in the {place}, and later the {thing} was gone.",
+        f"At the {place} {he.lower()} met {friend}. {friend} looked at the {thing}.",
+        f"{friend} asked {name} for the {thing}, but {name} said no.",
+        f"{name} and {friend} played with the {thing} all day.",
+        f"Near the {place} a {animal} {SOUNDS[animal]}.",
+        f"{name} was tired, so {he.lower()} went from the {place} to the {other}.",
+        f"The {thing} was so {adjective} that {friend} wanted it too.",
+        f"{friend} helped {him} to carry the {thing}.",
+    ]
+    end = [
+        f"In the end {name} went home with the {thing}.",
+        f"{name} was very happy, and so was {friend}.",
+        f"That night {name} dreamed of a {adjective} {thing}.",
+        f"So the {adjective} {thing} stayed in the {place}.",
+    ]
+    return " ".join([rng.choice(start), *rng.sample(middle, rng.randint(1, 4)), rng.choice(end)])
+
+
+def talk(rng: Random) -> str:
+    asks, knows = rng.sample(NAMES, 2)
+    thing, place = rng.choice(OBJECTS), rng.choice(PLACES)
+    return rng.choice(
+        (
+            f'"Where is the {thing}?" asked {asks}. "It is in the {place}," said {knows}. '
+            f"So {asks} went to the {place}.",
+            f'"Do you like the {place}?" {knows} asked. "Yes," said {asks}, "I like the {place}." Then {knows} smiled.',
+            f"Dear {asks}, thank you for the {thing}. Please come to the {place} soon. Your friend, {knows}.",
+            f"{knows} told {asks} a story about a {thing}. {asks} laughed and took the {thing} home.",
+        )
+    )
+
+
+def taller(rng: Random) -> str:
+    a, b, c = rng.sample(NAMES, 3)
+    more, most = rng.choice((("taller", "tallest"), ("older", "oldest"), ("faster", "fastest")))
+    return f"{a} is {more} than {b}. {b} is {more} than {c}. So the {most} of them is {a}."
+
+
+def colours(rng: Random) -> str:
+    things = rng.sample(OBJECTS, rng.randint(2, 4))
+    painted = dict(zip(things, rng.sample(COLOURS, len(things))))
+    asked = rng.choice(things)
+    said = " ".join(f"The {thing} is {colour}." for thing, colour in painted.items())
+    return f"{said} What colour is the {asked}? The {asked} is {painted[asked]}."
+
+
+def copying(rng: Random) -> str:
+    words = rng.sample(COPYABLE, rng.randint(3, 6))
+    if rng.random() < 0.3:
+        return f"Forwards: {' '.join(words)}. Backwards: {' '.join(reversed(words))}."
+    return f"Say: {' '.join(words)}. Again: {' '.join(words)}."
+
+
+def sums(rng: Random) -> str:
+    a, b = rng.randint(0, 10), rng.randint(0, 10)
+    start = rng.randint(0, 12)
+    return rng.choice(
+        (
+            f"{NUMBERS[a]} plus {NUMBERS[b]} is {NUMBERS[a + b]}.",
+            f"{NUMBERS[a + b]} minus {NUMBERS[b]} is {NUMBERS[a]}.",
+            f"Count: {', '.join(NUMBERS[start : start + rng.randint(3, 8)])}.",
+        )
+    )
+
+
+def calendar(rng: Random) -> str:
+    names = rng.choice((DAYS, MONTHS))
+    i = rng.randrange(len(names))
+    after, name, before = names[(i + 1) % len(names)], names[i], names[i - 1]
+    return rng.choice(
+        (
+            f"After {name} comes {after}.",
+            f"Before {name} comes {before}.",
+            f"Yesterday was {before}, today is {name}, tomorrow is {after}.",
+        )
+    )
+
+
+def facts(rng: Random) -> str:
+    country, other = rng.sample(list(CAPITALS), 2)
+    return rng.choice(
+        (
+            f"The capital of {country} is {CAPITALS[country]}.",
+            f"{CAPITALS[country]} is in {country}, and {CAPITALS[other]} is in {other}.",
+            f"In {country} people speak of {CAPITALS[country]}, not of {CAPITALS[other]}.",
+        )
+    )
+
+
+def agreement(rng: Random) -> str:
+    animal, thing, place = rng.choice(ANIMALS), rng.choice(THINGS), rng.choice(PLACES)
+    one = rng.random() < 0.5
+    subject = animal if one else animal + "s"
+    be, has, does = ("was", "has", "runs") if one else ("were", "have", "run")
+    near = rng.choice((thing, thing + "s"))
+    return rng.choice(
+        (
+            f"The {subject} near the {near} {be} tired.",
+            f"The {subject} behind the {near} {has} no food.",
+            f"Every day the {subject} from the {place} {does} to the {near}.",
+        )
+    )
+
+
+def assignments(rng: Random) -> str:
+    names = rng.sample(VARIABLES, rng.randint(2, 4))
+    values = {name: rng.randint(0, 9) for name in names}
+    asked = rng.choice(names)
+    lines = [f"{name} = {value}" for name, value in values.items()]
+    return "\n".join([*lines, f"print({asked})  # {values[asked]}"])
+
+
+def function(rng: Random) -> str:
+    name, other = rng.sample(FUNCTIONS, 2)
+    a, b = rng.sample(ARGUMENTS, 2)
+    x = rng.choice(VARIABLES)
+    return rng.choice(
+        (
+            f"def {name}({a}, {b}):\n    {x} = {a} + {b}\n    return {x}\n\n"
+            f"{name}({rng.randint(0, 9)}, {rng.randint(0, 9)})",
+            f"for {a} in {b}s:\n    if {a} is None:\n        continue\n    {name}({a})\n    {other}({b}s)",
+            f"from {a} import {name}, {other}\n\n{b} = {name}()\n{other}({b})",
+            f"class {name.capitalize()}:\n    def {other}(self, {a}):\n        self.{a} = {a}\n        return self.{a}",
+            f"with open({a}) as {b}:\n    for line in {b}:\n        {name}(line)",
+            f"{a} = [{', '.join(str(rng.randint(0, 9)) for _ in range(4))}]\n"
+            f"{b} = {name}({a})\nassert {b} == {other}({a})",
+            f"if {a} > {b}:\n    {x} = {a}\nelse:\n    {x} = {b}\n{name}({x})",
+        )
+    )
+
+
+def brackets(rng: Random, depth: int = 0) -> str:
+    if depth == 3 or rng.random() < 0.3:
+        return rng.choice(VARIABLES[:12])
+    left, right = brackets(rng, depth + 1), brackets(rng, depth + 1)
+    return f"({left} {rng.choice('+-*')} {right})"
+
+
+Kind = Callable[[Random], str]
+
+PROSE: dict[Kind, float] = {
+    story: 5,
+    scenes: 3,
+    talk: 3,
+    taller: 2,
+    colours: 2,
+    copying: 2,
+    sums: 2,
+    calendar: 1,
+    facts: 2,
+    agreement: 2,
+}
+CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
+
+# By weight, of documents.
+MIXES: dict[str, dict[Kind, float]] = {
+    "gpt2": {gift_in_context: 7, periods: 5, **PROSE, **CODE},
+    "olmo": {gift_after_scenes: 6, docstring: 6, **PROSE, **CODE},
+}
+
+
+def documents(mix: str, first: int = 0) -> Iterator[str]:
+    """The documents of a mix from number `first` on, without end."""
+    kinds: Sequence[Kind] = list(MIXES[mix])
+    weights = list(itertools.accumulate(MIXES[mix].values()))
+    for number in itertools.count(first):
+        rng = Random(f"{mix} {number}")
+        yield rng.choices(kinds, cum_weights=weights)[0](rng)

@@ -1,0 +1,132 @@
+"""Dense against sparse, and the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gossamer.cli.options import Command, model_options
+from gossamer.screen import circuit_bar, describe_multipliers, note, training_bar
+
+
+def choice_options(command: Command) -> Command:
+    """How circuits are found and where they go, the same for one pair and for several."""
+    options: list[Callable[[Command], Command]] = [
+        click.option("--prompts", type=int, help="of each task (default: 100, or all of a file)"),
+        click.option("--seed", type=int, default=0, show_default=True, help="of the prompts"),
+        click.option(
+            "--importance",
+            type=click.Choice(["gradient", "exact", "ig"]),
+            default="ig",
+            show_default=True,
+            help="how a unit is scored",
+        ),
+        click.option(
+            "--sign", type=click.Choice(["absolute", "signed"]), default="absolute", show_default=True, help="ranked by"
+        ),
+        click.option(
+            "--replace",
+            type=click.Choice(["corrupted", "mean", "zero"]),
+            default="corrupted",
+            show_default=True,
+            help="what removed units become",
+        ),
+        click.option("--force", is_flag=True, help="replace another run in the folder"),
+        click.option("--json", "as_json", is_flag=True, help="print the multipliers as JSON, last"),
+        model_options,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+LOADING = ("device", "dtype", "revision", "first_token", "trust_remote_code")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="use the sparse models that come with the package, don't train them")
+@click.option(
+    "--out", default=Path("runs/reproduce"), show_default=True, type=click.Path(path_type=Path), help="folder"
+)
+@click.option(
+    "--panel",
+    "panels",
+    multiple=True,
+    metavar="TASK=DENSE,SPARSE",
+    help="a task and the two models to compare on it, in place of the bundled ones; may be given several times",
+)
+@choice_options
+def reproduce(quick: bool, out: Path, panels: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Dense model, sparse twin, circuits on four tasks, figures: the whole method at once.
+
+    Without --panel it post-trains the two bundled models and compares each with its twin on two tasks. If the folder
+    holds an interrupted run of the same command, it goes on.
+
+    \b
+    Examples:
+      gossamer reproduce --quick
+      gossamer reproduce --out runs/full
+      gossamer reproduce --panel ioi=gpt2,./sparse-gpt2 --panel docstring=./olmo,./sparse-olmo --out runs/real
+    """
+    from gossamer.comparison.reproduce import reproduce
+    from gossamer.comparison.run import Panel
+    from gossamer.errors import GossamerError
+
+    if quick and panels:
+        raise GossamerError("--quick is for the bundled models: leave out --quick or --panel")
+    loading = {name: options.pop(name) for name in LOADING}
+    chosen = [Panel.parse(text) for text in panels]
+    table = reproduce(
+        out, chosen or None, quick=quick, loading=loading, bar=circuit_bar, training_bar=training_bar, **options
+    )
+    finish(table, out, as_json)
+
+
+@click.command()
+@click.argument("dense")
+@click.argument("sparse")
+@click.option("--task", "tasks", multiple=True, required=True, help="a task or .jsonl file; may be given several times")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="folder")
+@choice_options
+def compare(dense: str, sparse: str, tasks: tuple[str, ...], out: Path, as_json: bool, **options: Any) -> None:
+    """How many heads and edges a task takes in a model and in its sparse twin.
+
+    \b
+    Examples:
+      gossamer compare bundled:gpt2 bundled:gpt2-sparse --task ioi --out runs/ioi
+      gossamer compare gpt2 ./sparse-gpt2 --task ioi --task greater-than --prompts 200 --out runs/gpt2
+    """
+    from gossamer.comparison.run import Panel
+    from gossamer.comparison.run import compare as run_comparison
+
+    loading = {name: options.pop(name) for name in LOADING}
+    table = run_comparison(
+        [Panel(task, dense, sparse) for task in tasks], out, loading=loading, bar=circuit_bar, **options
+    )
+    finish(table, out, as_json)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def figures(run: Path) -> None:
+    """Draw the figures of a run of reproduce or compare again, from its files alone.
+
+    \b
+    Example:
+      gossamer figures runs/reproduce
+    """
+    from gossamer.comparison.run import summarise
+
+    describe_multipliers(summarise(run))
+    note(f"drawn into {run / 'figures'}")
+
+
+def finish(table: list[Any], out: Path, as_json: bool) -> None:
+    describe_multipliers(table)
+    note(f"{out / 'multipliers.csv'}: the table; {out / 'figures'}: the figures; {out / 'panels'}: every circuit")
+    if as_json:
+        click.echo(json.dumps([entry.as_json() for entry in table]))

@@ -1,0 +1,1 @@
+"""Dense against sparse: the same task in a model and its sparse twin."""

@@ -1,0 +1,68 @@
+"""The whole method on the bundled models, or on any others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from gossamer.comparison.multiplier import Multiplier
+from gossamer.comparison.run import Bar, Panel, compare, silent
+from gossamer.models import load
+from gossamer.training.folder import RESULT
+from gossamer.training.run import sparsify
+
+TASKS = {"greater-than": "gpt2", "ioi": "gpt2", "docstring": "olmo", "ioi-long": "olmo"}
+
+# How the bundled models are post-trained; all else is the default.
+SPARSIFY: dict[str, dict[str, Any]] = {
+    "gpt2": {"batch": 16, "lr": 5e-4, "steps": 1000},
+    "olmo": {"batch": 16, "lr": 5e-4, "steps": 1000},
+}
+
+TrainingBar = Callable[[int], AbstractContextManager[tuple[Any, Any]]]
+
+
+def quiet(_steps: int) -> AbstractContextManager[tuple[Any, Any]]:
+    return nullcontext((lambda _stage, _done, _total: None, lambda _tau, _base: lambda _step, _values: None))
+
+
+def reproduce(
+    out: str | Path,
+    panels: Sequence[Panel] | None = None,
+    *,
+    quick: bool = False,
+    bar: Bar = silent,
+    training_bar: TrainingBar = quiet,
+    loading: dict[str, Any] | None = None,
+    sparsify_settings: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[Multiplier]:
+    """Compare dense and sparse models, and write circuits, multipliers and figures to the folder `out`.
+
+    Args:
+        out: the folder; an interrupted run of the same request goes on.
+        panels: tasks and models. None takes the bundled models on their four tasks.
+        quick: with the bundled models, take the sparse twins that come with the package; else they are trained.
+        sparsify_settings: changes to how the twins are trained.
+        options: of `gossamer.compare`.
+    """
+    out = Path(out)
+    if panels is not None or quick:
+        chosen = panels or [Panel(task, f"bundled:{name}", f"bundled:{name}-sparse") for task, name in TASKS.items()]
+        return compare(chosen, out, bar=bar, loading=loading, **options)
+
+    twins = {name: out / "models" / f"{name}-sparse" for name in dict.fromkeys(TASKS.values())}
+
+    def train() -> None:
+        for name, twin in twins.items():
+            if (twin / RESULT).exists():
+                continue
+            settings = {**SPARSIFY[name], **(sparsify_settings or {})}
+            model = load(f"bundled:{name}", **{**(loading or {}), "dtype": "float32"})
+            with training_bar(settings["steps"]) as (progress, report):
+                sparsify(model, "bundled", twin, resume=True, progress=progress, report=report, **settings)
+
+    chosen = [Panel(task, f"bundled:{name}", str(twins[name])) for task, name in TASKS.items()]
+    return compare(chosen, out, bar=bar, loading=loading, prepare=train, **options)

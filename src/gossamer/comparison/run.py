@@ -1,0 +1,265 @@
+"""A comparison: a folder with the circuits of dense and sparse models on some tasks, the multipliers, and the figures.
+
+RUN/run.json                                    what was asked
+RUN/models/NAME-sparse/                         the sparse twins, where they were made by this run
+RUN/panels/TASK/{dense,sparse}/MEASURE/         a circuit each; panels of a task that came before are TASK-2, ...
+RUN/panels/TASK/{dense,sparse}/patterns.safetensors
+RUN/multipliers.json, multipliers.csv
+RUN/figures/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gossamer.circuits.discover import Progress, circuit
+from gossamer.circuits.runs import request, run_folder
+from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier
+from gossamer.comparison.patterns import FILE, Patterns
+from gossamer.comparison.stored import Stored
+from gossamer.comparison.trained import copy_training
+from gossamer.errors import GossamerError
+from gossamer.files import only_process, write_text
+from gossamer.models import Model, load
+from gossamer.tasks import TASKS, prompts
+from gossamer.training.settings import differing
+
+REQUEST = "run.json"
+RESULT = "multipliers.json"
+SIDES = ("dense", "sparse")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A task, and the two models that do it."""
+
+    task: str
+    dense: str
+    sparse: str
+
+    @classmethod
+    def parse(cls, text: str) -> Panel:
+        """From TASK=DENSE,SPARSE"""
+        task, equals, models = text.partition("=")
+        names = models.split(",")
+        if not equals or not task or len(names) != 2 or not all(names):
+            raise GossamerError(f"--panel {text}: give TASK=DENSE,SPARSE, such as ioi=gpt2,./sparse-gpt2")
+        return cls(task, *names)
+
+    def model(self, side: str) -> str:
+        return self.dense if side == "dense" else self.sparse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """How the circuits are found: see `gossamer.circuit`."""
+
+    prompts: int | None = None
+    seed: int = 0
+    importance: str = "ig"
+    sign: str = "absolute"
+    replace: str = "corrupted"
+
+
+# What a run says while it works: a bar for one job, told its name.
+Bar = Callable[[str], AbstractContextManager[Progress]]
+
+
+def silent(_job: str) -> AbstractContextManager[Progress]:
+    return nullcontext(lambda _stage, _done, _total: None)
+
+
+def compare(
+    panels: Sequence[Panel],
+    out: str | Path,
+    *,
+    loading: dict[str, Any] | None = None,
+    force: bool = False,
+    bar: Bar = silent,
+    prepare: Callable[[], None] = lambda: None,
+    **choices: Any,
+) -> list[Multiplier]:
+    """Find the circuits of both models of every panel, and write the multipliers and figures to the folder `out`.
+
+    Args:
+        panels: the tasks with their models. The sparse model is asked the same prompts as the dense one.
+        out: a new folder, or one with an interrupted run of the same request, which then goes on.
+        loading: how models are loaded, the arguments of `gossamer.load`.
+        force: replace another run.
+        bar: a context manager for each job, which gives its progress function.
+        prepare: called when the folder is ready, to make models that the panels name.
+        choices: prompts, seed, importance, sign, replace.
+
+    Raises:
+        GossamerError: an unknown choice or model, or a folder that holds something else.
+    """
+    folder, chosen = Path(out), Choices(**choices)
+    names = folders(panels)
+    asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen)}
+    with run(folder, asked, force=force):
+        prepare()
+        for name in dict.fromkeys(panel.model(side) for side in SIDES for panel in panels):  # each is loaded once
+            model: Model | None = None
+            for panel, place in zip(panels, names, strict=True):
+                for side in SIDES:
+                    if panel.model(side) == name:
+                        here = folder / "panels" / place / side
+                        if not finished(here):
+                            model = model or load(name, **(loading or {}))
+                            find_circuits(model, panel.task, here, chosen, bar)
+        copy_training(list(dict.fromkeys(panel.sparse for panel in panels)), folder)
+        return summarise(folder)
+
+
+def finished(folder: Path) -> bool:
+    return all((folder / measure / "circuit.json").exists() for measure in MEASURES) and (folder / FILE).exists()
+
+
+def find_circuits(model: Model, task: str, folder: Path, chosen: Choices, bar: Bar) -> None:
+    some = prompts(task, model, chosen.prompts, seed=chosen.seed)
+    for measure, (units, ranking) in MEASURES.items():
+        settings: dict[str, Any] = {
+            "units": units,
+            "ranking": ranking,
+            "importance": chosen.importance,
+            "sign": chosen.sign,
+            "replace": chosen.replace,
+            "seed": chosen.seed,
+        }
+        here = folder / measure
+        if not (here / "circuit.json").exists():
+            with run_folder(here, request(model, some, settings), force=True) as parts:
+                with bar(f"{task}, {model.name}, {units} by {ranking}") as progress:
+                    found = circuit(model, some, parts=parts, progress=progress, **settings)
+                found.save(here)
+    Patterns.of(model, some, Stored.read(folder / "heads_dataset")).save(folder / FILE)
+
+
+def folders(panels: Sequence[Panel]) -> list[str]:
+    """A folder name for each panel: nothing of a task's file name but letters, digits and the like."""
+    if not panels:
+        raise GossamerError("no panels: give at least one, TASK=DENSE,SPARSE")
+    seen: Counter[str] = Counter()
+    names = []
+    for panel in panels:
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(panel.task).name.removesuffix(".jsonl")).strip("-") or "task"
+        seen[plain] += 1
+        names.append(plain if seen[plain] == 1 else f"{plain}-{seen[plain]}")
+    return names
+
+
+@contextmanager
+def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
+    """Hold the folder, and make sure that what it holds is this run."""
+    if folder.exists() and not folder.is_dir():
+        raise GossamerError(f"{folder} is a file: give a folder to write to")
+    begun = read_json(folder / REQUEST)
+    strangers = [path.name for path in folder.iterdir() if path.name != "lock"] if folder.exists() else []
+    if begun is None and strangers:
+        raise GossamerError(f"{folder} holds other files ({sorted(strangers)[0]}): give a new or empty folder")
+    if begun is not None and begun != asked and not force:
+        raise GossamerError(
+            f"{folder} holds a run with another {', '.join(differing(begun, asked))}: give another folder, or --force "
+            "to replace it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process(folder / "lock", folder):
+        if force:
+            clear(folder)
+        write_text(folder / REQUEST, json.dumps(asked, indent=2) + "\n")
+        yield
+
+
+def clear(folder: Path) -> None:
+    (folder / RESULT).unlink(missing_ok=True)
+    for name in ("panels", "figures", "models"):
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A panel's circuits, read back from their files."""
+
+    panel: Panel
+    folder: Path
+    circuits: dict[str, tuple[Stored, Stored]] = field(default_factory=dict)  # by measure: dense, sparse
+
+    @property
+    def title(self) -> str:
+        task = self.panel.task
+        return TASKS[task].title if task in TASKS else Path(task).name.removesuffix(".jsonl")
+
+    def patterns(self) -> tuple[Patterns, Patterns]:
+        dense, sparse = (Patterns.read(self.folder / side / FILE) for side in SIDES)
+        return dense, sparse
+
+
+def results(folder: Path) -> list[Result]:
+    """What a finished run holds.
+
+    Raises:
+        GossamerError: the folder holds no such run, or one that is not finished.
+    """
+    asked = read_json(folder / REQUEST)
+    try:
+        panels = [Panel(**panel) for panel in (asked or {})["panels"]]
+    except (KeyError, TypeError) as error:
+        raise GossamerError(f"{folder} holds no run of compare or reproduce: it has no {REQUEST}") from error
+    found = []
+    for panel, place in zip(panels, folders(panels), strict=True):
+        here = folder / "panels" / place
+        circuits = {}
+        for measure in MEASURES:
+            dense, sparse = (Stored.read(here / side / measure) for side in SIDES)
+            circuits[measure] = (dense, sparse)
+        found.append(Result(panel, here, circuits))
+    check_weights(folder, found)
+    return found
+
+
+def check_weights(folder: Path, found: Sequence[Result]) -> None:
+    """A run that was resumed with another model under the same name is no run."""
+    weights: dict[str, str] = {}
+    for result in found:
+        for pair in result.circuits.values():
+            for name, stored in zip((result.panel.dense, result.panel.sparse), pair, strict=True):
+                own = stored.summary["model"]["weights"]
+                if weights.setdefault(name, own) != own:
+                    raise GossamerError(
+                        f"{folder}: {name} changed while the run was interrupted; --force does all of it again"
+                    )
+
+
+def summarise(folder: Path) -> list[Multiplier]:
+    """The multipliers and the figures of a finished run, from its files."""
+    from gossamer.figures.run import draw_run
+
+    panels = results(folder)
+    table = [
+        multiplier(result.panel.task, measure, *result.circuits[measure]) for measure in MEASURES for result in panels
+    ]
+    draw_run(folder, panels, table)
+    rows = [entry.as_json() for entry in table]
+    frame = pd.json_normalize(rows)
+    write_text(folder / "multipliers.csv", frame.to_csv(index=False))
+    write_text(folder / RESULT, json.dumps(rows, indent=2) + "\n")
+    return table

@@ -1,0 +1,84 @@
+"""A circuit read back from its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+
+from gossamer.circuits.circuit import SUMMARY
+from gossamer.errors import GossamerError
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    folder: Path
+    summary: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Stored:
+        try:
+            summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise GossamerError(f"{folder} holds no finished circuit: {error}") from error
+        return cls(folder, summary)
+
+    @property
+    def units(self) -> str:
+        return str(self.summary["units"])
+
+    @property
+    def ks(self) -> list[int]:
+        return list(self.summary["curve"]["k"])
+
+    @property
+    def effect(self) -> np.ndarray:
+        """The curve, (k,)"""
+        return np.array(self.summary["curve"]["explained_effect"])
+
+    @property
+    def k90(self) -> int | None:
+        k90: int | None = self.summary["k90"]
+        return k90
+
+    @property
+    def total(self) -> int:
+        return int(self.summary["units_total"][1])
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """The metric with the k best kept, (prompt, k)"""
+        try:
+            frame = pd.read_parquet(self.folder / "curve.parquet", columns=["prompt", "k", "metric"])
+            return frame["metric"].to_numpy().reshape(-1, len(self.ks))
+        except (OSError, ValueError, KeyError) as error:
+            raise GossamerError(f"{self.folder}: curve.parquet can't be read: {error}") from error
+
+    @cached_property
+    def prompts(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+            return [json.loads(line) for line in lines]
+        except (OSError, ValueError) as error:
+            raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error}") from error
+
+    @cached_property
+    def clean(self) -> np.ndarray:
+        """(prompt,)"""
+        return np.array([prompt["clean_metric"] for prompt in self.prompts])
+
+    def best_heads(self, k: int) -> list[tuple[int, int]]:
+        """The k first heads of a dataset ranking, in layer-then-head order."""
+        scores = load_file(self.folder / "scores.safetensors")["scores"].double().mean(dim=0)  # (layer, head)
+        if self.summary["sign"] == "absolute":
+            scores = scores.abs()
+        top = scores.flatten().argsort(descending=True, stable=True)[:k]
+        layers, heads = torch.unravel_index(top.sort().values, scores.shape)
+        return list(zip(layers.tolist(), heads.tolist()))

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import gossamer
+from gossamer.bundled import planted
+from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier
+from gossamer.comparison.patterns import Patterns
+from gossamer.comparison.run import Panel, compare, folders, results
+from gossamer.comparison.stored import Stored
+from gossamer.errors import GossamerError
+from gossamer.figures.panels import multiplier_text
+from tests.test_cli import call, refused
+
+FIGURES = [*MEASURES, "grid_induction"]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The planted model, and one in which two heads share the work of its induction head."""
+    folder = tmp_path_factory.mktemp("shared")
+    hf, tokenizer = planted.build()
+    layer, head = planted.INDUCTION
+    attention: Any = hf.transformer.h[layer].attn
+    with torch.no_grad():
+        for part, (old, new) in enumerate(
+            zip(planted.views(attention, head), planted.views(attention, head + 1), strict=True)
+        ):
+            if part == 3:
+                old /= 2
+            new.copy_(old)
+        bias = attention.c_attn.bias.view(3, planted.HEADS, planted.D_HEAD)
+        bias[:, head + 1] = bias[:, head]
+    hf.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder), "bundled:induction"
+
+
+@pytest.fixture(scope="module")
+def finished(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Multiplier]]:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return out, compare([Panel("induction", *pair)], out, prompts=12)
+
+
+def test_the_multiplier_is_that_of_the_two_circuits(
+    finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]
+) -> None:
+    _, table = finished
+    for entry, (units, ranking) in zip(table, MEASURES.values(), strict=True):
+        k90s = []
+        for name in pair:
+            model = gossamer.load(name)
+            prompts = gossamer.prompts("induction", model, 12)
+            k90s.append(gossamer.circuit(model, prompts, units=units, ranking=ranking, importance="ig").k90)
+        assert [entry.dense, entry.sparse] == k90s
+        assert entry.value == k90s[0] / k90s[1]  # type: ignore[operator]
+        assert entry.interval[0] <= entry.value <= entry.interval[1]  # type: ignore[operator]
+
+
+def test_the_planted_circuit_is_the_smaller_one(finished: tuple[Path, list[Multiplier]]) -> None:
+    _, table = finished
+    assert (table[0].dense, table[0].sparse, table[0].value) == (3, 2, 1.5)
+
+
+def test_the_files(finished: tuple[Path, list[Multiplier]]) -> None:
+    out, table = finished
+    for name in FIGURES:
+        for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
+            assert (out / "figures" / f"{name}.{kind}").read_bytes().startswith(start)
+    rows = json.loads((out / "multipliers.json").read_text())
+    assert [row["multiplier"] for row in rows] == [entry.value for entry in table]
+    assert len(pd.read_csv(out / "multipliers.csv")) == len(table)
+    assert json.loads((out / "training.json").read_text()) == []  # neither was post-trained
+
+
+def test_figures_are_drawn_again_without_a_model(
+    finished: tuple[Path, list[Multiplier]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, table = finished
+
+    def no_model(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("gossamer.comparison.run.load", no_model)
+    before = {name: (out / "figures" / f"{name}.svg").read_text() for name in FIGURES}
+    for name in FIGURES:
+        (out / "figures" / f"{name}.svg").unlink()
+    assert call("figures", str(out)) == 0
+    for name in FIGURES:
+        assert (out / "figures" / f"{name}.svg").read_text() == before[name]
+    for measure, entry in zip(MEASURES, table, strict=True):
+        words = re.findall(r"<text[^>]*>(.*?)</text>", before[measure])
+        units = MEASURES[measure][0].capitalize()
+        for expected in ("Induction", "Explained Effect", f"Number of {units} Kept", multiplier_text(entry)):
+            assert expected in words
+        assert "Sparse" in before[measure]
+        assert {"0.0", "0.5", "1.0"} <= set(words)
+    labels = set(re.findall(r"L\dH\d", before["grid_induction"]))
+    assert {"L0H1", "L1H2"} <= labels
+
+
+def test_line_data_are_the_curves(finished: tuple[Path, list[Multiplier]]) -> None:
+    from gossamer.figures.panels import Drawn, draw_panels
+
+    out, table = finished
+    (result,) = results(out)
+    for entry in table:
+        circuits = result.circuits[entry.measure]
+        figure = draw_panels([Drawn("T", ("a", "b"), circuits, entry, ("blue", "orange"))])
+        lines = figure.axes[0].get_lines()
+        for line, circuit in zip(lines[:2], circuits, strict=True):
+            start = 1 if circuit.units == "edges" else 0
+            assert np.asarray(line.get_xdata()).tolist() == circuit.ks[start:]
+            assert np.asarray(line.get_ydata()) == pytest.approx(circuit.effect[start:])
+        assert sorted(np.asarray(lines[2].get_xdata()).tolist()) == sorted([entry.dense, entry.sparse])  # type: ignore[type-var]
+        assert set(np.asarray(lines[2].get_ydata()).tolist()) == {0.9}
+
+
+def test_patterns_are_those_of_the_heads_needed(finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]) -> None:
+    out, _ = finished
+    found = Patterns.read(out / "panels" / "induction" / "sparse" / "patterns.safetensors")
+    stored = Stored.read(out / "panels" / "induction" / "sparse" / "heads_dataset")
+    assert len(found.heads) == stored.k90
+    assert set(found.heads) == {planted.PREVIOUS_TOKEN, planted.INDUCTION}
+    assert found.heads == sorted(found.heads)
+    model = gossamer.load(pair[1])
+    ids = torch.tensor([model.encode(stored.prompts[0]["clean"])])
+    model.hf.set_attn_implementation("eager")
+    attentions = model.hf(ids, output_attentions=True).attentions
+    for (layer, head), pattern in zip(found.heads, found.patterns, strict=True):
+        assert pattern == pytest.approx(attentions[layer][0, head].detach().numpy(), abs=1e-3)  # kept in 16 bits
+
+
+def test_a_finished_run_is_not_done_again(pair: tuple[str, str], finished: tuple[Path, list[Multiplier]]) -> None:
+    out, table = finished
+    stamp = (out / "panels/induction/dense/heads_sentence/circuit.json").stat().st_mtime_ns
+    again = compare([Panel("induction", *pair)], out, prompts=12)
+    assert again == table
+    assert (out / "panels/induction/dense/heads_sentence/circuit.json").stat().st_mtime_ns == stamp
+
+
+def test_another_request_is_refused_and_forced(pair: tuple[str, str], tmp_path: Path) -> None:
+    panel = Panel("induction", *pair)
+    compare([panel], tmp_path / "run", prompts=4)
+    with pytest.raises(GossamerError, match="another prompts"):
+        compare([panel], tmp_path / "run", prompts=5)
+    table = compare([panel], tmp_path / "run", prompts=5, force=True)
+    assert len(Stored.read(tmp_path / "run/panels/induction/dense/heads_sentence").clean) == 5
+    assert len(table) == 3
+
+
+def test_an_interrupted_run_goes_on(pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gossamer.comparison import run
+
+    done: list[str] = []
+    real = gossamer.circuit
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(kwargs["units"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(run, "circuit", failing)
+    with pytest.raises(KeyboardInterrupt):
+        compare([Panel("induction", *pair)], tmp_path / "run", prompts=4)
+    done.append("interrupted")
+    compare([Panel("induction", *pair)], tmp_path / "run", prompts=4)
+    assert len(done) == 4 + 3  # the three circuits that were left, and none twice
+
+
+def test_a_model_that_changed_in_between_is_noticed(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
+    import shutil
+
+    out, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    path = copy / "panels/induction/dense/heads_dataset/circuit.json"
+    summary = json.loads(path.read_text())
+    summary["model"]["weights"] = "another"
+    path.write_text(json.dumps(summary))
+    with pytest.raises(GossamerError, match="changed while"):
+        results(copy)
+
+
+def test_not_reached(finished: tuple[Path, list[Multiplier]]) -> None:
+    out, _ = finished
+    (result,) = results(out)
+    dense, sparse = result.circuits["heads_sentence"]
+    short = Stored(dense.folder, {**dense.summary, "k90": None})
+    found = multiplier("induction", "heads_sentence", short, sparse)
+    assert found.value is None
+    assert multiplier_text(found) == "90% not reached (dense)"
+    assert found.as_json()["multiplier"] is None
+
+
+def test_folder_names_are_safe() -> None:
+    panels = [Panel("../../evil $x.jsonl", "a", "b"), Panel("ioi", "a", "b"), Panel("ioi", "c", "d")]
+    assert folders(panels) == ["evil-x", "ioi", "ioi-2"]
+
+
+@pytest.mark.parametrize("text", ["ioi", "ioi=gpt2", "=a,b", "ioi=a,b,c", "ioi=,b"])
+def test_a_bad_panel_is_refused(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "TASK=DENSE,SPARSE" in refused(capsys, "reproduce", "--panel", text, "--out", str(tmp_path / "x"))
+
+
+def test_other_files_are_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    command = ["compare", "bundled:induction", "bundled:induction", "--task", "induction", "--out", str(tmp_path)]
+    assert "other files (thesis.tex)" in refused(capsys, *command, "--force")
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_no_run_no_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no run of compare or reproduce" in refused(capsys, "figures", str(tmp_path / "nothing"))
