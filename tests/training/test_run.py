@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from gossamer.training import checkpoint, train
 from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 from gossamer.training.run import NotFeasible
+from gossamer.training.settings import Settings
 from gossamer.training.train import Diverged
 from tests.conftest import wrapped
 from tests.families import random_model
@@ -270,6 +272,41 @@ def test_every_choice_keeps_the_bound(model: Model, text: Path, tmp_path: Path, 
     assert result["settings"].items() >= options.items()
     sparse = gossamer.load(tmp_path / "out")
     assert gating.gates(sparse.hf)[0].renormalise == options.get("renormalise", False)
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_without_a_penalty_a_model_is_only_fine_tuned(
+    model_folder: Path, text: Path, tmp_path: Path, lora: int | None
+) -> None:
+    """The control: the same loop on the loss alone. It must equal plain training, and leave an ordinary model."""
+    model = gossamer.load(model_folder)
+    out = tmp_path / "tuned"
+    result = sparsify(model, text, out, penalty=False, lora=lora, margin=0.0)
+    assert result["kept_step"] == 12
+    assert result["evaluation"]["edges"] == 1
+    assert result["evaluation"]["kl"] > 0
+    tuned = gossamer.load(out)
+    assert not tuned.sparse
+    assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "gpt2"  # nothing of ours in it
+    assert "no penalty" in (out / "README.md").read_text()
+    if lora is not None:
+        return
+    # The literal twin: plain AdamW on the model's own loss, over the same blocks.
+    settings = Settings(**QUICK)
+    blocks = TextBlocks(documents(str(text)), model, block=16, held_out=8, seed=0)
+    hf: Any = copy.deepcopy(model.hf)
+    embeddings = {id(hf.get_input_embeddings().weight)}
+    optimiser = torch.optim.AdamW([p for p in hf.parameters() if id(p) not in embeddings], lr=1e-3, weight_decay=0)
+    for step in range(12):
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3 * settings.lr_factor(step)
+        ids = blocks.take(4)
+        hf(ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)
+        optimiser.step()
+        hf.zero_grad()
+    for name, weight in tuned.hf.named_parameters():
+        assert torch.allclose(weight, hf.get_parameter(name), atol=2e-5), name
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])

@@ -42,6 +42,9 @@ DEFAULT = Settings()
 @click.option(
     "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
 )
+@click.option(
+    "--penalty/--no-penalty", default=True, help="on edges; without, the model is only fine-tuned: the control"
+)
 @click.option("--lora", type=int, metavar="RANK", help="train adapters of this rank, not the weights")
 @click.option("--merge", is_flag=True, help="merge the adapters into the weights at the end")
 @click.option(

@@ -36,7 +36,7 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
             "name": str(place.resolve()) if place.is_dir() else base["name"],
             **{key: base[key] for key in ("revision", "weights", "dtype")},
         },
-        "adapter": student.peft is not None and not settings.merge,
+        "adapter": student.peft is not None and not settings.merge and settings.penalty,
     }
     gating.remove(student.hf)
     adapters = section["adapter"]
@@ -49,6 +49,8 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
             hf.config.save_pretrained(folder)
         else:
             hf.save_pretrained(folder)
+        if not settings.penalty:  # an ordinary dense model
+            return
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         config["model_type"] = gating.MODEL_TYPE + config["model_type"]
         config["attn_implementation"] = NAME
@@ -69,31 +71,21 @@ def write_card(out: Path, result: dict[str, Any]) -> None:
     e, settings = result["evaluation"], result["settings"]
     asked = "\n".join(f"| {name} | {value} |" for name, value in {**settings, "lr": result["lr"]}.items())
     base, data = (" ".join(name.replace("`", "").split()) for name in (result["model"]["name"], result["data"]))
+    title, story, rows = (sparse_card if settings["penalty"] else dense_card)(base, result["tau"], e)
     text = f"""---
 library_name: gossamer
 tags: [sparse-attention, interpretability]
 ---
 
-# A sparse twin of `{base}`
+# {title}
 
-Post-trained with Gossamer so that its attention gates leave {e["edges"]:.2%} of the attention edges open, at a loss
-of {e["loss"]:.4f} nats a token on held-out text (base model {e["base_loss"]:.4f}, bound {result["tau"]:.4f}).
+{story}
 
-    import gossamer
-    model = gossamer.load("this folder")      # model.hf is the transformers model with its gates
-
-transformers alone refuses this folder, because it would run the model without its gates.
-
-| measured on {e["blocks"]} held-out blocks of {e["block"]} tokens, gates decided | |
+| measured on {e["blocks"]} held-out blocks of {e["block"]} tokens | |
 |---|---|
 | loss | {e["loss"]:.4f} |
 | loss of the base model | {e["base_loss"]:.4f} |
-| edges open | {e["edges"]:.4%} |
-| without edges to the first token | {e["edges_without_first"]:.4%} |
-| without the diagonal too | {e["edges_without_first_and_diagonal"]:.4%} |
-| open edges of a query and head, mean | {e["edges_per_query"]:.3f} |
-| heads with no edge open | {len(e["shut_heads"])} |
-| KL from the base model | {e["kl"]:.4f} |
+{rows}| KL from the base model | {e["kl"]:.4f} |
 | most likely token the same as the base model's | {e["top1_agreement"]:.2%} |
 
 Text: `{data}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
@@ -104,3 +96,27 @@ all of this and the versions, `log.jsonl` every step.
 {asked}
 """
     write_text(out / CARD, text)
+
+
+def sparse_card(base: str, tau: float, e: dict[str, Any]) -> tuple[str, str, str]:
+    """Title, story and rows of a sparse model's card."""
+    story = f"""Post-trained with Gossamer: its gates leave {e["edges"]:.2%} of the attention edges open, at a loss
+of {e["loss"]:.4f} nats a token on held-out text (base model {e["base_loss"]:.4f}, bound {tau:.4f}).
+
+    import gossamer
+    model = gossamer.load("this folder")      # model.hf is the transformers model with its gates
+
+transformers alone refuses this folder, because it would run the model without its gates."""
+    rows = f"""| edges open, gates decided | {e["edges"]:.4%} |
+| without edges to the first token | {e["edges_without_first"]:.4%} |
+| without the diagonal too | {e["edges_without_first_and_diagonal"]:.4%} |
+| open edges of a query and head, mean | {e["edges_per_query"]:.3f} |
+| heads with no edge open | {len(e["shut_heads"])} |
+"""
+    return f"A sparse twin of `{base}`", story, rows
+
+
+def dense_card(base: str, _tau: float, _e: dict[str, Any]) -> tuple[str, str, str]:
+    story = f"""`{base}` trained further with Gossamer, with no penalty on its attention edges: the control that
+tells what training alone does from what sparsity does. An ordinary dense model."""
+    return f"`{base}`, fine-tuned", story, ""

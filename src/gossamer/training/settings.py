@@ -19,6 +19,7 @@ class Settings:
     # the constraint
     margin: float = 0.01  # nats above the base model's held-out loss
     tau: float | None = None  # the bound itself, in place of base loss + margin
+    penalty: bool = True  # False only fine-tunes, every gate open: what training alone does
     distill: bool | None = None  # train on KL to the base model, not on the text; None for text of its own only
     dual_rate: float = 0.02  # how fast the multiplier moves
     # the gate
@@ -93,6 +94,8 @@ class Settings:
         ):
             if getattr(self, name) not in choices:
                 raise GossamerError(f"unknown {option(name)} {getattr(self, name)!r}: choose {', '.join(choices)}")
+        if not self.penalty and self.bias is not None:
+            raise GossamerError(f"--bias {self.bias:g} with --no-penalty: there are no gates to start, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
 

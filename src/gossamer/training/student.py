@@ -18,6 +18,7 @@ from gossamer.models import Model
 from gossamer.training.losses import Readable, token_losses
 from gossamer.training.settings import Settings
 
+OPEN = 1e4  # a bias with which no gate ever shuts
 START = 0.5  # of the margin that shutting gates may cost before training begins
 
 
@@ -94,6 +95,10 @@ class Student:
 
     def install_gates(self, settings: Settings, text: Callable[[], Tensor] | None = None, margin: float = 0.0) -> None:
         """Put the gates in. Without a given bias, the heads get biases that shut what matters least on some text."""
+        if not settings.penalty:
+            bias = torch.full((self.model.n_layers, self.model.n_heads), OPEN)
+            gating.install(self.attentions, bias, learned=False, renormalise=settings.renormalise)
+            return
         if settings.bias is not None or text is None:
             bias = torch.full((self.model.n_layers, self.model.n_heads), settings.bias or 0.0)
         else:

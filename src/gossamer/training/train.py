@@ -109,7 +109,7 @@ class Trainer:
         measure = step % MEASURE == 0
         if measure:
             self.measure(batch)
-        loss_weight, share_weight = self.constraint.weights(self.progress.share)
+        loss_weight, share_weight = self.constraint.weights(self.progress.share) if settings.penalty else (1.0, 0.0)
         sums = torch.zeros(2, dtype=torch.float64)  # loss, share
         self.optimiser.zero_grad()
         for part in range(settings.accumulate):
@@ -191,10 +191,11 @@ class Trainer:
         self.constraint.held_out(loss - self.base_loss)
         step, best = self.progress.step, self.progress.best
         feasible = loss <= self.tau
+        better = feasible and (not best or edges.share < best["edges"])
         if step == 0:
             self.progress.share = edges.share
         row = {"held_out_loss": loss, "edges": edges.share, "feasible": feasible}
-        if feasible and (not best or edges.share < best["edges"]):
+        if better or not self.settings.penalty:  # without a penalty there is nothing to choose by: the last
             name = f"best-{step:06}"
             if self.accelerator.is_main_process:
                 self.checkpoints.save_best(name, self.student.weights())
