@@ -305,8 +305,9 @@ def test_without_a_penalty_a_model_is_only_fine_tuned(
         torch.nn.utils.clip_grad_norm_([p for g in optimiser.param_groups for p in g["params"]], 1.0)
         optimiser.step()
         hf.zero_grad()
-    for name, weight in tuned.hf.named_parameters():
-        assert torch.allclose(weight, hf.get_parameter(name), atol=2e-5), name
+    with torch.no_grad():  # logits: the bias of keys has no gradient but rounding, which Adam blows up
+        assert torch.allclose(tuned.hf(blocks.held_out).logits, hf(blocks.held_out).logits, atol=1e-4)
+        assert not torch.allclose(model.hf(blocks.held_out).logits, hf(blocks.held_out).logits, atol=1e-2)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
