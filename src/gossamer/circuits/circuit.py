@@ -131,8 +131,10 @@ class Circuit:
     def deciding_settings(self) -> dict[str, Any]:
         """The settings, null where they had no say in the result."""
         silent = set()
+        if self.settings["ranking"] in ("random", "given"):
+            silent |= {"importance", "ig_steps"}
         if self.settings["ranking"] == "random":
-            silent |= {"importance", "sign", "ig_steps"}
+            silent.add("sign")
         if self.settings["importance"] != "ig":
             silent.add("ig_steps")
         return {name: None if name in silent else value for name, value in self.settings.items()}

@@ -73,6 +73,7 @@ def circuit(
     replace: str = "corrupted",
     ig_steps: int = 5,
     seed: int = 0,
+    scores: Tensor | None = None,
     batch: int | None = None,
     parts: Parts | None = None,
     progress: Progress = lambda stage, done, total: None,
@@ -82,11 +83,13 @@ def circuit(
 
     Args:
         units: "heads" or "edges".
-        ranking: "sentence" (within each prompt), "dataset" (one ranking, by the mean score), or "random".
+        ranking: "sentence" (within each prompt), "dataset" (one ranking, by the mean score), "random", or
+            "given" (by `scores`).
         importance: "gradient", "ig" (gradients along the path from the corrupted prompt), or "exact" (patch each unit).
         sign: "absolute" ranks by |score|, "signed" what helps first.
         replace: what removed units become: "corrupted", "mean" or "zero".
         seed: of the random ranking.
+        scores: of a given ranking, (layer, head): one that was found elsewhere, on other prompts or in another model.
         batch: prompts at once; by default as many as fit, and fewer when memory runs out.
         parts: finished batches of an interrupted run.
         progress: hears (stage, done, total).
@@ -97,8 +100,15 @@ def circuit(
     """
     settings = Settings(units, ranking, importance, sign, replace, ig_steps, seed)
     settings.check(prompts)
+    if (ranking == "given") != (scores is not None):
+        raise GossamerError("a given ranking needs scores, and scores are for a given ranking: give both or neither")
+    if scores is not None and (units != "heads" or scores.shape != (model.n_layers, model.n_heads)):
+        raise GossamerError(
+            f"scores of shape {tuple(scores.shape)} given to rank {units}: give heads', "
+            f"{(model.n_layers, model.n_heads)}"
+        )
     with session(model.hf, model.layers) as passes:
-        job = Job(model, prompts, settings, passes, parts or Parts(), batch, progress, reuse_prefix)
+        job = Job(model, prompts, settings, passes, parts or Parts(), batch, progress, reuse_prefix, scores)
         job.baseline()
         if ranking == "dataset":
             job.score_all()
@@ -119,8 +129,9 @@ class Job:
         batch: int | None,
         progress: Progress,
         reuse_prefix: bool,
+        given: Tensor | None = None,
     ) -> None:
-        self.model, self.prompts, self.settings = model, prompts, settings
+        self.model, self.prompts, self.settings, self.given = model, prompts, settings, given
         self.passes, self.parts, self.progress = passes, parts, progress
         self.unit: Unit = UNITS[settings.units]
         self.size = batch or fitting_size(model, prompts, patterns=self.unit.patterns)
@@ -227,7 +238,9 @@ class Job:
     def measure_all(self) -> None:
         """The curve of every prompt, by its own ranking or by that of the data set."""
         mean: Tensor | None = None
-        if self.settings.ranking == "dataset":
+        if self.given is not None:
+            mean = self.given.float().to(self.model.device)[None]
+        elif self.settings.ranking == "dataset":
             total = torch.stack([part["sum"] for part in self.parts["scores"]]).sum(dim=0)
             mean = (total / len(self.prompts)).float().to(self.model.device)
 

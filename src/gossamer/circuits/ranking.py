@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-RANKINGS = ("sentence", "dataset", "random")
+RANKINGS = ("sentence", "dataset", "random", "given")
 SIGNS = ("absolute", "signed")
 
 

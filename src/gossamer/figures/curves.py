@@ -68,6 +68,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
     differing = [name for name in every[0] if len({f[name] for f in every if f[name]}) > 1]
     names = []
     for run, own in zip(runs, every, strict=True):
-        how = "random" if run["ranking"] == "random" else f"{run['ranking']}, {run['importance']}"
+        how = run["ranking"] if run["importance"] is None else f"{run['ranking']}, {run['importance']}"
         names.append(", ".join([*(own[name] for name in differing if own[name]), how]))
     return names

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from gossamer.errors import GossamerError
 from gossamer.models import Model
@@ -106,6 +106,10 @@ class Prompts:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def some(self, rows: Sequence[int]) -> Prompts:
+        """Those of the given numbers."""
+        return replace(self, pairs=tuple(self.pairs[row] for row in rows))
 
     @property
     def shared_positions(self) -> bool:
