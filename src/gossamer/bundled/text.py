@@ -60,6 +60,22 @@ One afternoon {A} and {B} were waiting at the {place}.
 In the summer {A} and {B} often met in the {place}.
 A friend told {A} and {B} about a new {place}.
 Suddenly {A} and {B} heard a noise from the {place}.
+Today {A} and {B} were playing near the {place}.
+Yesterday {A} and {B} had fun in the {place}.
+Three days ago, {A} and {B} walked back to the {place}.
+When it was sunny, {A} and {B} had a lot of fun in the {place}.
+Two brothers, {A} and {B}, were walking to the {place}.
+My two friends, {A} and {B}, found the {place}.
+The two sisters {A} and {B} sat in the {place}.
+That morning {A} and {B} were happy to see the {place}.
+After dinner, {A} and {B} came home from the {place}.
+On the way to the {place}, {A} and {B} found a {object}.
+While it was raining, {A} and {B} met near the {place}.
+There was a {place} in the town. {A} and {B} saw it, and they found a {object}.
+There was a new {object} in the {place}, and {A} and {B} wanted it.
+Then one evening {A} and {B} went away from the {place}.
+Last summer {A} and {B} were playing behind the {place}, and
+It was lunch time, so {A} and {B} sat down at the {place}.
 """.strip().splitlines()
 
 TRANSFERS = """
@@ -77,6 +93,8 @@ TRANSFERS = """
 {S} gave the {object} to
 Then {S} sent a {object} to
 In the end, {S} gave a {object} to
+On the way home, {S} gave a {object} to
+Later {S} threw a {object} to
 """.strip().splitlines()
 
 PERIODS = """

@@ -29,6 +29,10 @@ ROW_TOKENS = 2048  # tokens of a pass in exact patching, where rows are plenty
 SAVED_EDGES = 65_536  # of each prompt's ranked edges, so many are kept: a circuit, not a map of everything
 
 
+class NoEffect(GossamerError):
+    """The metric does not move: there is nothing to explain."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What is asked of a circuit."""
@@ -332,7 +336,7 @@ def check_effect(clean: Tensor, bottom: Tensor, what: str) -> None:
     difference = (clean.double() - bottom.double()).mean().item()
     scale = max(clean.abs().mean().item(), bottom.abs().mean().item(), 1e-6)
     if abs(difference) < 1e-4 * scale:
-        raise GossamerError(
+        raise NoEffect(
             f"the clean and the {what} metric don't differ (means {clean.mean().item():.4g} and "
             f"{bottom.mean().item():.4g}): the explained effect is undefined; use another task or model"
         )

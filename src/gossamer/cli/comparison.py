@@ -35,6 +35,7 @@ def choice_options(command: Command) -> Command:
             show_default=True,
             help="what removed units become",
         ),
+        click.option("--controls/--no-controls", default=True, help="measure the controls too (default)"),
         click.option("--force", is_flag=True, help="replace another run in the folder"),
         click.option("--json", "as_json", is_flag=True, help="print the multipliers as JSON, last"),
         model_options,

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from gossamer.comparison.jobs import Bar, silent
 from gossamer.comparison.multiplier import Multiplier
-from gossamer.comparison.run import Bar, Panel, compare, silent
+from gossamer.comparison.run import Panel, compare
 from gossamer.models import load
 from gossamer.training.folder import RESULT
 from gossamer.training.run import sparsify

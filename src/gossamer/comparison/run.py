@@ -15,15 +15,17 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from gossamer.circuits.discover import Progress, circuit
-from gossamer.circuits.runs import request, run_folder
+from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison.controls import FOLDER as CONTROLS
+from gossamer.comparison.controls import control_side
+from gossamer.comparison.jobs import Bar, save_circuit, silent
 from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier
 from gossamer.comparison.patterns import FILE, Patterns
 from gossamer.comparison.stored import Stored
@@ -69,14 +71,7 @@ class Choices:
     importance: str = "ig"
     sign: str = "absolute"
     replace: str = "corrupted"
-
-
-# What a run says while it works: a bar for one job, told its name.
-Bar = Callable[[str], AbstractContextManager[Progress]]
-
-
-def silent(_job: str) -> AbstractContextManager[Progress]:
-    return nullcontext(lambda _stage, _done, _total: None)
+    controls: bool = True
 
 
 def compare(
@@ -98,7 +93,7 @@ def compare(
         force: replace another run.
         bar: a context manager for each job, which gives its progress function.
         prepare: called when the folder is ready, to make models that the panels name.
-        choices: prompts, seed, importance, sign, replace.
+        choices: prompts, seed, importance, sign, replace, controls (whether to measure them).
 
     Raises:
         GossamerError: an unknown choice or model, or a folder that holds something else.
@@ -108,41 +103,36 @@ def compare(
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen)}
     with run(folder, asked, force=force):
         prepare()
-        for name in dict.fromkeys(panel.model(side) for side in SIDES for panel in panels):  # each is loaded once
+        # Each model is loaded once, the sparse ones first: the dense ones are then asked what their heads explain.
+        for name in dict.fromkeys(panel.model(side) for side in ("sparse", "dense") for panel in panels):
             model: Model | None = None
             for panel, place in zip(panels, names, strict=True):
-                for side in SIDES:
-                    if panel.model(side) == name:
-                        here = folder / "panels" / place / side
-                        if not finished(here):
-                            model = model or load(name, **(loading or {}))
-                            find_circuits(model, panel.task, here, chosen, bar)
+                for side in ("sparse", "dense"):
+                    here = folder / "panels" / place
+                    if panel.model(side) == name and not finished(here, side, controls=chosen.controls):
+                        model = model or load(name, **(loading or {}))
+                        find_circuits(model, panel, side, here, chosen, bar)
         copy_training(list(dict.fromkeys(panel.sparse for panel in panels)), folder)
         return summarise(folder)
 
 
-def finished(folder: Path) -> bool:
-    return all((folder / measure / "circuit.json").exists() for measure in MEASURES) and (folder / FILE).exists()
+def finished(folder: Path, side: str, *, controls: bool) -> bool:
+    files = [*(f"{side}/{measure}/{SUMMARY}" for measure in MEASURES), f"{side}/{FILE}"]
+    return all((folder / file).exists() for file in [*files, *([f"{CONTROLS}/{side}.json"] if controls else [])])
 
 
-def find_circuits(model: Model, task: str, folder: Path, chosen: Choices, bar: Bar) -> None:
-    some = prompts(task, model, chosen.prompts, seed=chosen.seed)
+def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
+    """The circuits of one model on one task, and its controls."""
+    some = prompts(panel.task, model, chosen.prompts, seed=chosen.seed)
+    settings = {name: getattr(chosen, name) for name in ("importance", "sign", "replace", "seed")}
     for measure, (units, ranking) in MEASURES.items():
-        settings: dict[str, Any] = {
-            "units": units,
-            "ranking": ranking,
-            "importance": chosen.importance,
-            "sign": chosen.sign,
-            "replace": chosen.replace,
-            "seed": chosen.seed,
-        }
-        here = folder / measure
-        if not (here / "circuit.json").exists():
-            with run_folder(here, request(model, some, settings), force=True) as parts:
-                with bar(f"{task}, {model.name}, {units} by {ranking}") as progress:
-                    found = circuit(model, some, parts=parts, progress=progress, **settings)
-                found.save(here)
-    Patterns.of(model, some, Stored.read(folder / "heads_dataset")).save(folder / FILE)
+        asked = {"units": units, "ranking": ranking, **settings}
+        name = f"{panel.task}, {model.name}, {units} by {ranking}"
+        save_circuit(model, some, folder / side / measure, asked, name, bar)
+    if not (folder / side / FILE).exists():
+        Patterns.of(model, some, Stored.read(folder / side / "heads_dataset")).save(folder / side / FILE)
+    if chosen.controls:
+        control_side(model, side, some, folder, settings, bar)
 
 
 def folders(panels: Sequence[Panel]) -> list[str]:

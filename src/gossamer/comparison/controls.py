@@ -1,0 +1,184 @@
+"""What a sceptic asks of a comparison, measured for each of its tasks.
+
+Circuits under RUN/panels/TASK/controls/, in the format of any circuit:
+
+    random-SIDE-UNITS       the same model, ranked by chance
+    nonsense-SIDE-UNITS     the same prompts with the answers of other prompts
+    untrained-UNITS         the dense model's architecture with random weights
+    tuned-UNITS             the dense model fine-tuned for as long with no penalty, where there is one
+
+and SIDE.json: held-out ranking, rephrasing, completeness, minimality, standard scores; for the dense model also what
+the sparse one's heads explain in it, for the sparse one also what its shut edges leak.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from gossamer.attention import gating
+from gossamer.circuits.discover import NoEffect, circuit
+from gossamer.comparison.jobs import Bar, save_circuit
+from gossamer.comparison.scores import chance_jaccard, jaccard, mib_scores
+from gossamer.comparison.stored import Stored
+from gossamer.comparison.subsets import completeness_and_minimality, explained
+from gossamer.files import write_text
+from gossamer.models import Model, wrap
+from gossamer.tasks.pair import Prompts
+
+FOLDER = "controls"
+UNITS = ("heads", "edges")
+NO_EFFECT = "no-effect.json"  # in place of a circuit, where there is nothing to explain
+
+
+def control_side(model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
+    """All controls of one model on one task; what is done already is not done again."""
+    here = panel / FOLDER
+    asked = {"ranking": "sentence", **settings}
+    nonsense = shuffled(prompts, settings["seed"])
+    for units in UNITS:
+        by_chance = {**settings, "ranking": "random", "units": units}
+        try_circuit(model, prompts, here / f"random-{side}-{units}", by_chance, bar)
+        try_circuit(model, nonsense, here / f"nonsense-{side}-{units}", {**asked, "units": units}, bar)
+    if side == "dense":
+        blank = untrained(model, settings["seed"])
+        for units in UNITS:
+            try_circuit(blank, prompts, here / f"untrained-{units}", {**asked, "units": units}, bar)
+    if not (here / f"{side}.json").exists():
+        with bar(f"{prompts.task}, {model.name}: held-out ranking, completeness, minimality"):
+            found = checks(model, side, prompts, panel, settings)
+        write_text(here / f"{side}.json", json.dumps(found, indent=2) + "\n")
+
+
+def try_circuit(model: Model, prompts: Prompts, folder: Path, settings: dict[str, Any], bar: Bar) -> None:
+    """A circuit where there may be nothing to explain."""
+    if (folder / NO_EFFECT).exists():
+        return
+    try:
+        save_circuit(model, prompts, folder, settings, f"{prompts.task}, {folder.name}", bar)
+    except NoEffect as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / NO_EFFECT, json.dumps({"reason": str(error)}) + "\n")
+
+
+def shuffled(prompts: Prompts, seed: int) -> Prompts:
+    """Every prompt with the answers of another: there is nothing to find."""
+    order = list(range(len(prompts)))
+    Random(f"nonsense {seed}").shuffle(order)
+    givers = dict(zip(order, order[1:] + order[:1]))  # a cycle: nobody keeps its own
+    pairs = []
+    for row, pair in enumerate(prompts.pairs):
+        other = prompts.pairs[givers[row]]
+        text = replace(pair.pair, answers=other.pair.answers, wrong=other.pair.wrong)
+        pairs.append(replace(pair, pair=text, answers=other.answers, wrong=other.wrong))
+    return replace(prompts, pairs=tuple(pairs), task=f"{prompts.task}, answers shuffled")
+
+
+def untrained(model: Model, seed: int) -> Model:
+    """The same architecture before training."""
+    torch.manual_seed(seed)
+    hf = type(model.hf)(model.hf.config)
+    hf.to(model.hf.dtype).to(model.device)  # type: ignore[arg-type]
+    return wrap(hf.eval(), model.tokenizer, name=f"{model.name}, untrained")
+
+
+def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    dataset = Stored.read(panel / side / "heads_dataset")
+    needed = dataset.best_heads(dataset.total if dataset.k90 is None else dataset.k90)
+    found: dict[str, Any] = {
+        "held_out_ranking": elsewhere(model, *halves(prompts), settings),
+        "rephrasing": rephrased(model, prompts, settings),
+        "circuit": completeness_and_minimality(model, prompts, needed),
+        "standard_scores": {
+            measure: mib_scores(stored.ks, stored.effect, stored.total)
+            for measure in ("heads_sentence", "edges_sentence", "heads_dataset")
+            for stored in [Stored.read(panel / side / measure)]
+        },
+    }
+    if side == "dense":
+        other = Stored.read(panel / "sparse" / "heads_dataset")
+        theirs = other.best_heads(other.total if other.k90 is None else other.k90)
+        found["sparse_heads_in_dense"] = {
+            "heads": len(theirs),
+            "explained_effect": float(explained(model, prompts, [theirs])[0]),
+            "explained_effect_of_as_many_of_its_own": float(
+                explained(model, prompts, [dataset.best_heads(len(theirs))])[0]
+            ),
+        }
+        found["overlap"] = {
+            "dense_heads": len(needed),
+            "sparse_heads": len(theirs),
+            "jaccard": jaccard(needed, theirs),
+            "by_chance": chance_jaccard(len(needed), len(theirs), dataset.total),
+        }
+    elif model.sparse:
+        found["leak"] = leak(model, prompts, settings)
+    return found
+
+
+def halves(prompts: Prompts) -> tuple[Prompts, Prompts]:
+    return prompts.some(range(0, len(prompts), 2)), prompts.some(range(1, len(prompts), 2))
+
+
+def elsewhere(model: Model, ranked_on: Prompts, measured_on: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
+    """One ranking of heads, found on some prompts and judged on others; beside, that of the others themselves."""
+    if not ranked_on.pairs or not measured_on.pairs:
+        return {"reason": "too few prompts"}
+    try:
+        theirs = circuit(model, ranked_on, units="heads", ranking="dataset", **settings)
+        own = circuit(model, measured_on, units="heads", ranking="dataset", **settings)
+        scores = theirs.rankings["scores"].double().mean(dim=0)
+        given = {"sign": settings["sign"], "replace": settings["replace"], "seed": settings["seed"]}
+        moved = circuit(model, measured_on, units="heads", ranking="given", scores=scores, **given)
+    except NoEffect as error:
+        return {"reason": str(error)}
+    k = own.k90
+    return {
+        "ranked_on": len(ranked_on),
+        "measured_on": len(measured_on),
+        "k90_own_ranking": k,
+        "k90_other_ranking": moved.k90,
+        "explained_effect_at_own_k90": None if k is None else float(moved.explained_effect[moved.ks.index(k)]),
+    }
+
+
+def rephrased(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
+    """Ranked on some wordings, judged on the others."""
+    own = [pair.pair.template.split("-")[0] for pair in prompts.pairs]  # "3-ABBA" is wording 3
+    wordings = sorted(set(own))
+    if len(wordings) < 2:
+        return {"reason": "the task has one wording"}
+    first = set(wordings[::2])
+    inside = [row for row, wording in enumerate(own) if wording in first]
+    outside = [row for row, wording in enumerate(own) if wording not in first]
+    return {"wordings": len(wordings), **elsewhere(model, prompts.some(inside), prompts.some(outside), settings)}
+
+
+def leak(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
+    """The same circuit with the softmax over the open keys only, so that shut edges have no say at all."""
+    found = {}
+    for name, renormalise in (("as_trained", None), ("renormalised", True)):
+        with renormalised(model, renormalise):
+            result = circuit(model, prompts, units="heads", ranking="sentence", **settings)
+        found[name] = {"k90": result.k90, "clean": float(result.clean.mean()), "accuracy": float(result.correct.mean())}
+    return found
+
+
+@contextmanager
+def renormalised(model: Model, choice: bool | None) -> Iterator[None]:
+    gates = gating.gates(model.hf)
+    before = [gate.renormalise for gate in gates]
+    try:
+        for gate in gates:
+            gate.renormalise = gate.renormalise if choice is None else choice
+        yield
+    finally:
+        for gate, value in zip(gates, before, strict=True):
+            gate.renormalise = value
