@@ -91,6 +91,8 @@ def describe_multipliers(table: Sequence[Multiplier]) -> None:
         cells = [entry.task, f"{units}, {ranking}", *k90s, value, f"{ends[0]} to {ends[1]}"]
         shown.add_row(*(Text(cell) for cell in cells))
     screen.print(shown)
+    for doubt in dict.fromkeys(f"{entry.task}, {doubt}" for entry in table for doubt in entry.doubts):
+        note(f"warning: {doubt}")
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,10 +196,11 @@ def test_a_model_that_changed_in_between_is_noticed(finished: tuple[Path, list[M
 def test_not_reached(finished: tuple[Path, list[Multiplier]]) -> None:
     out, _ = finished
     (result,) = results(out)
-    dense, sparse = result.circuits["heads_sentence"]
-    short = Stored(dense.folder, {**dense.summary, "k90": None})
+    dense, sparse = (stored.curve for stored in result.circuits["heads_sentence"])
+    short = replace(dense, kept=dense.kept[:, :1] + 0.5 * (dense.kept - dense.kept[:, :1]))
     found = multiplier("induction", "heads_sentence", short, sparse)
     assert found.value is None
+    assert found.interval[0] == math.inf
     assert multiplier_text(found) == "90% not reached (dense)"
     assert found.as_json()["multiplier"] is None
 

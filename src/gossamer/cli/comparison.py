@@ -36,6 +36,7 @@ def choice_options(command: Command) -> Command:
             help="what removed units become",
         ),
         click.option("--controls/--no-controls", default=True, help="measure the controls too (default)"),
+        click.option("--all", "every", is_flag=True, help="the multiplier under every choice of importance, sign, ..."),
         click.option("--force", is_flag=True, help="replace another run in the folder"),
         click.option("--json", "as_json", is_flag=True, help="print the multipliers as JSON, last"),
         model_options,
@@ -57,8 +58,9 @@ LOADING = ("device", "dtype", "revision", "first_token", "trust_remote_code")
     "--panel",
     "panels",
     multiple=True,
-    metavar="TASK=DENSE,SPARSE",
-    help="a task and the two models to compare on it, in place of the bundled ones; may be given several times",
+    metavar="TASK=DENSE,SPARSE[,TUNED]",
+    help="a task and the two models to compare on it, in place of the bundled ones, and as a control the dense one "
+    "fine-tuned with no penalty; may be given several times",
 )
 @choice_options
 def reproduce(quick: bool, out: Path, panels: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -91,9 +93,18 @@ def reproduce(quick: bool, out: Path, panels: tuple[str, ...], as_json: bool, **
 @click.argument("dense")
 @click.argument("sparse")
 @click.option("--task", "tasks", multiple=True, required=True, help="a task or .jsonl file; may be given several times")
+@click.option("--tuned", help="the dense model fine-tuned with no penalty (sparsify --no-penalty), as a control")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="folder")
 @choice_options
-def compare(dense: str, sparse: str, tasks: tuple[str, ...], out: Path, as_json: bool, **options: Any) -> None:
+def compare(
+    dense: str,
+    sparse: str,
+    tasks: tuple[str, ...],
+    tuned: str | None,
+    out: Path,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """How many heads and edges a task takes in a model and in its sparse twin.
 
     \b
@@ -106,7 +117,7 @@ def compare(dense: str, sparse: str, tasks: tuple[str, ...], out: Path, as_json:
 
     loading = {name: options.pop(name) for name in LOADING}
     table = run_comparison(
-        [Panel(task, dense, sparse) for task in tasks], out, loading=loading, bar=circuit_bar, **options
+        [Panel(task, dense, sparse, tuned) for task in tasks], out, loading=loading, bar=circuit_bar, **options
     )
     finish(table, out, as_json)
 
@@ -128,6 +139,15 @@ def figures(run: Path) -> None:
 
 def finish(table: list[Any], out: Path, as_json: bool) -> None:
     describe_multipliers(table)
-    note(f"{out / 'multipliers.csv'}: the table; {out / 'figures'}: the figures; {out / 'panels'}: every circuit")
+    about = {
+        "multipliers.csv": "the table",
+        "controls.md": "the controls",
+        "choices.csv": "the multiplier under every choice",
+        "figures": "the figures",
+        "panels": "every circuit",
+    }
+    for name, what in about.items():
+        if (out / name).exists():
+            note(f"{out / name}: {what}")
     if as_json:
         click.echo(json.dumps([entry.as_json() for entry in table]))

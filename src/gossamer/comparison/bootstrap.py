@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.circuits.curve import explained_effect, size_at
+
 RESAMPLES = 1000
 LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """What a curve is made of, prompt by prompt."""
+
+    ks: list[int]
+    kept: np.ndarray  # (prompt, k), the metric with the k best units kept; none first
+    clean: np.ndarray  # (prompt,)
+    log: bool  # whether sizes are read off a logarithmic axis
+
+    @property
+    def k90(self) -> int | None:
+        return size_at(self.ks, explained_effect(self.kept, self.clean, self.kept[:, 0]), log=self.log)
+
+    def resampled(self, draws: np.ndarray) -> np.ndarray:
+        return curves(draws, self.kept, self.clean)
+
+    def resampled_sizes(self, draws: np.ndarray) -> np.ndarray:
+        return sizes_at(self.ks, self.resampled(draws), log=self.log)
 
 
 def resample(prompts: int, *, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:

@@ -57,6 +57,13 @@ def control_side(model: Model, side: str, prompts: Prompts, panel: Path, setting
         write_text(here / f"{side}.json", json.dumps(found, indent=2) + "\n")
 
 
+def control_tuned(model: Model, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
+    """The dense model after as much training with no penalty: is it the sparsity, or the training?"""
+    for units in UNITS:
+        asked = {**settings, "ranking": "sentence", "units": units}
+        try_circuit(model, prompts, panel / FOLDER / f"tuned-{units}", asked, bar)
+
+
 def try_circuit(model: Model, prompts: Prompts, folder: Path, settings: dict[str, Any], bar: Bar) -> None:
     """A circuit where there may be nothing to explain."""
     if (folder / NO_EFFECT).exists():
@@ -163,10 +170,13 @@ def rephrased(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[
 
 def leak(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
     """The same circuit with the softmax over the open keys only, so that shut edges have no say at all."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, renormalise in (("as_trained", None), ("renormalised", True)):
-        with renormalised(model, renormalise):
-            result = circuit(model, prompts, units="heads", ranking="sentence", **settings)
+        try:
+            with renormalised(model, renormalise):
+                result = circuit(model, prompts, units="heads", ranking="sentence", **settings)
+        except NoEffect as error:
+            return {"reason": f"{name}: {error}"}
         found[name] = {"k90": result.k90, "clean": float(result.clean.mean()), "accuracy": float(result.correct.mean())}
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossamer.comparison import bootstrap
+from gossamer.comparison.bootstrap import Curve
 from gossamer.comparison.stored import Stored
 from gossamer.errors import GossamerError
 
@@ -30,6 +31,7 @@ class Multiplier:
     sparse_interval: Interval
     interval: Interval
     undefined: int  # resamples in which neither model reaches 90%
+    doubts: tuple[str, ...] = ()  # reasons not to believe it: a model that can't do the task, an effect by chance
 
     @property
     def value(self) -> float | None:
@@ -48,6 +50,7 @@ class Multiplier:
             "interval": f"{bootstrap.LEVEL:.0%}, bootstrap over prompts, paired, {bootstrap.RESAMPLES} resamples; "
             "null is infinite: 90% not reached",
             "resamples_without_either": self.undefined,
+            "doubts": list(self.doubts),
         }
 
 
@@ -55,13 +58,10 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def multiplier(task: str, measure: str, dense: Stored, sparse: Stored, *, seed: int = 0) -> Multiplier:
-    check_same_prompts(dense, sparse)
+def multiplier(task: str, measure: str, dense: Curve, sparse: Curve, *, seed: int = 0) -> Multiplier:
+    """Of two curves over the same prompts."""
     draws = bootstrap.resample(len(dense.clean), seed=seed)
-    sizes = []
-    for circuit in (dense, sparse):
-        effects = bootstrap.curves(draws, circuit.kept, circuit.clean)
-        sizes.append(bootstrap.sizes_at(circuit.ks, effects, log=circuit.units == "edges"))
+    sizes = [curve.resampled_sizes(draws) for curve in (dense, sparse)]
     ratios = bootstrap.ratios(*sizes)
     return Multiplier(
         task=task,

@@ -10,6 +10,7 @@ RUN/figures/
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -23,22 +24,25 @@ from typing import Any
 import pandas as pd
 
 from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison.choices import combinations, file_of, measure_choices, write_choices
 from gossamer.comparison.controls import FOLDER as CONTROLS
-from gossamer.comparison.controls import control_side
+from gossamer.comparison.controls import UNITS, control_side, control_tuned
 from gossamer.comparison.jobs import Bar, save_circuit, silent
-from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier
+from gossamer.comparison.multiplier import MEASURES, Multiplier, check_same_prompts, multiplier
 from gossamer.comparison.patterns import FILE, Patterns
 from gossamer.comparison.stored import Stored
-from gossamer.comparison.trained import copy_training
+from gossamer.comparison.tables import write_controls
+from gossamer.comparison.trained import copy_training, read_training
 from gossamer.errors import GossamerError
 from gossamer.files import only_process, write_text
 from gossamer.models import Model, load
-from gossamer.tasks import TASKS, prompts
+from gossamer.tasks import TASKS, Prompts, prompts
 from gossamer.training.settings import differing
 
 REQUEST = "run.json"
 RESULT = "multipliers.json"
 SIDES = ("dense", "sparse")
+ORDER = ("sparse", "dense", "tuned")  # dense models are asked what the heads of the sparse ones explain in them
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,19 @@ class Panel:
     task: str
     dense: str
     sparse: str
+    tuned: str | None = None  # the dense model fine-tuned with no penalty, as a control
 
     @classmethod
     def parse(cls, text: str) -> Panel:
-        """From TASK=DENSE,SPARSE"""
+        """From TASK=DENSE,SPARSE or TASK=DENSE,SPARSE,TUNED"""
         task, equals, models = text.partition("=")
         names = models.split(",")
-        if not equals or not task or len(names) != 2 or not all(names):
+        if not equals or not task or len(names) not in (2, 3) or not all(names):
             raise GossamerError(f"--panel {text}: give TASK=DENSE,SPARSE, such as ioi=gpt2,./sparse-gpt2")
         return cls(task, *names)
 
-    def model(self, side: str) -> str:
-        return self.dense if side == "dense" else self.sparse
+    def model(self, side: str) -> str | None:
+        return {"dense": self.dense, "sparse": self.sparse, "tuned": self.tuned}[side]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,10 @@ class Choices:
     sign: str = "absolute"
     replace: str = "corrupted"
     controls: bool = True
+    every: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("importance", "sign", "replace", "seed")}
 
 
 def compare(
@@ -93,7 +102,8 @@ def compare(
         force: replace another run.
         bar: a context manager for each job, which gives its progress function.
         prepare: called when the folder is ready, to make models that the panels name.
-        choices: prompts, seed, importance, sign, replace, controls (whether to measure them).
+        choices: prompts, seed, importance, sign, replace, controls (whether to measure them), every
+            (whether to find the multiplier under every other choice too).
 
     Raises:
         GossamerError: an unknown choice or model, or a folder that holds something else.
@@ -103,28 +113,39 @@ def compare(
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen)}
     with run(folder, asked, force=force):
         prepare()
-        # Each model is loaded once, the sparse ones first: the dense ones are then asked what their heads explain.
-        for name in dict.fromkeys(panel.model(side) for side in ("sparse", "dense") for panel in panels):
+        for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
             model: Model | None = None
             for panel, place in zip(panels, names, strict=True):
-                for side in ("sparse", "dense"):
+                for side in ORDER:
                     here = folder / "panels" / place
-                    if panel.model(side) == name and not finished(here, side, controls=chosen.controls):
-                        model = model or load(name, **(loading or {}))
+                    if name is None or panel.model(side) != name or finished(here, side, chosen):
+                        continue
+                    model = model or load(name, **(loading or {}))
+                    if side == "tuned":
+                        control_tuned(model, prompts_of(model, panel, chosen), here, chosen.settings(), bar)
+                    else:
                         find_circuits(model, panel, side, here, chosen, bar)
         copy_training(list(dict.fromkeys(panel.sparse for panel in panels)), folder)
         return summarise(folder)
 
 
-def finished(folder: Path, side: str, *, controls: bool) -> bool:
+def finished(folder: Path, side: str, chosen: Choices) -> bool:
+    if side == "tuned":
+        return not chosen.controls or all((folder / CONTROLS / f"tuned-{units}" / SUMMARY).exists() for units in UNITS)
     files = [*(f"{side}/{measure}/{SUMMARY}" for measure in MEASURES), f"{side}/{FILE}"]
-    return all((folder / file).exists() for file in [*files, *([f"{CONTROLS}/{side}.json"] if controls else [])])
+    if chosen.controls:
+        files.append(f"{CONTROLS}/{side}.json")
+    every = [file_of(folder, side, choice) for choice in combinations()] if chosen.every else []
+    return all(path.exists() for path in [*(folder / file for file in files), *every])
+
+
+def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
+    return prompts(panel.task, model, chosen.prompts, seed=chosen.seed)
 
 
 def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
     """The circuits of one model on one task, and its controls."""
-    some = prompts(panel.task, model, chosen.prompts, seed=chosen.seed)
-    settings = {name: getattr(chosen, name) for name in ("importance", "sign", "replace", "seed")}
+    some, settings = prompts_of(model, panel, chosen), chosen.settings()
     for measure, (units, ranking) in MEASURES.items():
         asked = {"units": units, "ranking": ranking, **settings}
         name = f"{panel.task}, {model.name}, {units} by {ranking}"
@@ -133,6 +154,8 @@ def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: C
         Patterns.of(model, some, Stored.read(folder / side / "heads_dataset")).save(folder / side / FILE)
     if chosen.controls:
         control_side(model, side, some, folder, settings, bar)
+    if chosen.every:
+        measure_choices(model, side, some, folder, chosen.seed, bar)
 
 
 def folders(panels: Sequence[Panel]) -> list[str]:
@@ -244,9 +267,16 @@ def summarise(folder: Path) -> list[Multiplier]:
     from gossamer.figures.run import draw_run
 
     panels = results(folder)
-    table = [
-        multiplier(result.panel.task, measure, *result.circuits[measure]) for measure in MEASURES for result in panels
-    ]
+    table = []
+    for measure in MEASURES:
+        for result in panels:
+            dense, sparse = result.circuits[measure]
+            check_same_prompts(dense, sparse)
+            doubts = [f"{side}: {w}" for side, c in zip(SIDES, (dense, sparse)) for w in c.summary["warnings"]]
+            found = multiplier(result.panel.task, measure, dense.curve, sparse.curve)
+            table.append(dataclasses.replace(found, doubts=tuple(doubts)))
+    write_controls(folder, panels, read_training(folder))
+    write_choices(folder, panels)
     draw_run(folder, panels, table)
     rows = [entry.as_json() for entry in table]
     frame = pd.json_normalize(rows)

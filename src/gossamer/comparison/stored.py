@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison.bootstrap import Curve
 from gossamer.errors import GossamerError
 
 
@@ -73,6 +74,10 @@ class Stored:
     def clean(self) -> np.ndarray:
         """(prompt,)"""
         return np.array([prompt["clean_metric"] for prompt in self.prompts])
+
+    @property
+    def curve(self) -> Curve:
+        return Curve(self.ks, self.kept, self.clean, log=self.units == "edges")
 
     def best_heads(self, k: int) -> list[tuple[int, int]]:
         """The k first heads of a dataset ranking, in layer-then-head order."""

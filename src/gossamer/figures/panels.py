@@ -67,7 +67,7 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
     for circuit, name, colour in zip(panel.circuits, panel.names, panel.colours, strict=True):
         start = 1 if log else 0  # there is no 0 on a logarithmic axis
         ks, effect = circuit.ks[start:], circuit.effect[start:]
-        effects = bootstrap.curves(bootstrap.resample(len(circuit.clean)), circuit.kept, circuit.clean)[:, start:]
+        effects = circuit.curve.resampled(bootstrap.resample(len(circuit.clean)))[:, start:]
         bottom, top = np.nanquantile(effects, [(1 - bootstrap.LEVEL) / 2, (1 + bootstrap.LEVEL) / 2], axis=0)
         axes.fill_between(ks, bottom, top, color=colour, alpha=0.2, linewidth=0)
         axes.plot(ks, effect, color=colour, label=plain(name))

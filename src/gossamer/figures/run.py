@@ -8,9 +8,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from gossamer.comparison.controls import FOLDER as CONTROLS
 from gossamer.comparison.multiplier import MEASURES, Multiplier
 from gossamer.comparison.run import Result
 from gossamer.comparison.trained import read_training
+from gossamer.figures.controls import draw_controls
 from gossamer.figures.grid import draw_grid
 from gossamer.figures.panels import Drawn, draw_panels, model_label, pair_colours
 from gossamer.figures.style import KINDS, save
@@ -33,6 +35,8 @@ def draw_run(run: Path, results: Sequence[Result], table: Sequence[Multiplier]) 
         figures[measure] = partial(draw_panels, panels)
     for result, pair in zip(results, names, strict=True):
         figures[f"grid_{result.folder.name}"] = partial(draw_grid, *result.patterns(), pair)
+    if any((result.folder / CONTROLS).exists() for result in results):
+        figures["controls"] = partial(draw_controls, results, colours)
     if trainings := read_training(run):
         figures["training"] = partial(draw_trainings, trainings)
     for name, draw in figures.items():

@@ -1,0 +1,202 @@
+"""The controls of a run as one file of numbers and one of tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison import bootstrap
+from gossamer.comparison.controls import FOLDER, NO_EFFECT, UNITS
+from gossamer.comparison.stored import Stored
+from gossamer.comparison.trained import Training
+
+if TYPE_CHECKING:
+    from gossamer.comparison.run import Result
+
+BASELINES = {
+    "dense": "dense",
+    "sparse": "sparse",
+    "tuned": "dense, fine-tuned with no penalty",
+    "random-dense": "dense, ranked by chance",
+    "random-sparse": "sparse, ranked by chance",
+    "untrained": "untrained",
+    "nonsense-dense": "dense, answers shuffled",
+    "nonsense-sparse": "sparse, answers shuffled",
+}
+
+
+def baselines(result: Result, units: str) -> dict[str, Stored | str]:
+    """The curves of a panel and its controls by name; where there is nothing to explain, the reason instead."""
+    found: dict[str, Stored | str] = dict(zip(("dense", "sparse"), result.circuits[f"{units}_sentence"]))
+    for name in BASELINES:
+        folder = result.folder / FOLDER / f"{name}-{units}"
+        if (folder / SUMMARY).exists():
+            found[name] = Stored.read(folder)
+        elif (folder / NO_EFFECT).exists():
+            found[name] = str(json.loads((folder / NO_EFFECT).read_text(encoding="utf-8"))["reason"])
+    return found
+
+
+def numbers(stored: Stored | str) -> dict[str, Any]:
+    if isinstance(stored, str):
+        return {"effect": 0.0, "reason": stored}
+    ends = bootstrap.interval(stored.curve.resampled_sizes(bootstrap.resample(len(stored.clean))))
+    return {
+        "k90": stored.k90,
+        "k90_interval": [None if not math.isfinite(end) else end for end in ends],
+        "of": stored.total,
+        "accuracy": stored.summary["accuracy"],
+        "effect": stored.summary["effect"],
+        "effect_standard_error": stored.summary["effect_standard_error"],
+        "chance": is_chance(stored),
+    }
+
+
+def is_chance(stored: Stored) -> bool:
+    """Whether the effect that the curve divides by could be nothing: then so is the curve."""
+    error = stored.summary["effect_standard_error"]
+    return error is None or abs(stored.summary["effect"]) < 2 * error
+
+
+def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
+    """All controls of a run."""
+    tasks = {}
+    for result in results:
+        sides = {}
+        for side in ("dense", "sparse"):
+            path = result.folder / FOLDER / f"{side}.json"
+            if path.exists():
+                sides[side] = json.loads(path.read_text(encoding="utf-8"))
+        if sides:
+            tasks[result.folder.name] = {
+                "baselines": {u: {n: numbers(s) for n, s in baselines(result, u).items()} for u in UNITS},
+                **sides,
+            }
+    kept = ("loss", "base_loss", "kl", "top1_agreement", "edges", "edges_without_first")
+    models = {
+        training.name: {key: training.evaluation.get(key) for key in (*kept, "edges_without_first_and_diagonal")}
+        for training in trainings
+    }
+    return {"tasks": tasks, "models": models} if tasks else {}
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The same as tables."""
+    parts = ["# Controls\n"]
+    if found["models"]:
+        parts.append("## Is it still the same model?\n")
+        rows = [
+            [
+                name,
+                f"{m['loss']:.4f}",
+                f"{m['base_loss']:.4f}",
+                f"{m['kl']:.4f}",
+                f"{m['top1_agreement']:.1%}",
+                f"{m['edges']:.3%}",
+                f"{m['edges_without_first']:.3%}",
+                f"{m['edges_without_first_and_diagonal']:.3%}",
+            ]
+            for name, m in found["models"].items()
+        ]
+        head = ["model", "loss", "base", "KL", "top-1 agreement", "edges", "without first token", "nor diagonal"]
+        parts.append(table(head, rows))
+    for units in UNITS:
+        parts.append(f"## {units.capitalize()} that explain 90%, ranked within each prompt\n")
+        names = [name for name in BASELINES if any(name in t["baselines"][units] for t in found["tasks"].values())]
+        rows = [
+            [BASELINES[name], *(k90_cell(t["baselines"][units].get(name)) for t in found["tasks"].values())]
+            for name in names
+        ]
+        parts.append(table(["", *found["tasks"]], rows))
+    parts.append("## One ranking of heads for the task\n")
+    rows = []
+    for task, entry in found["tasks"].items():
+        for side in ("dense", "sparse"):
+            if side in entry:
+                rows.append([task, side, *side_cells(entry[side])])
+    head = ["task", "model", "k90: own / other half", "k90: own / other wordings", "without the circuit", "idle heads"]
+    parts.append(table(head, rows))
+    parts.append("## Dense and sparse circuits\n")
+    rows = [
+        [
+            task,
+            f"{d['overlap']['dense_heads']} / {d['overlap']['sparse_heads']}",
+            f"{d['overlap']['jaccard']:.2f} ({d['overlap']['by_chance']:.2f})",
+            f"{d['sparse_heads_in_dense']['explained_effect']:.2f}",
+            f"{d['sparse_heads_in_dense']['explained_effect_of_as_many_of_its_own']:.2f}",
+            leak_cell(entry.get("sparse", {}).get("leak")),
+        ]
+        for task, entry in found["tasks"].items()
+        for d in [entry.get("dense")]
+        if d
+    ]
+    head = [
+        "task",
+        "heads dense / sparse",
+        "Jaccard (by chance)",
+        "sparse heads in dense explain",
+        "as many of its own",
+        "k90 as trained / renormalised",
+    ]
+    parts.append(table(head, rows))
+    parts.append("## Standard scores (MIB): CPR / CMD\n")
+    rows = [
+        [task, side, *(f"{s['cpr']:.3f} / {s['cmd']:.3f}" for s in entry[side]["standard_scores"].values())]
+        for task, entry in found["tasks"].items()
+        for side in ("dense", "sparse")
+        if side in entry
+    ]
+    parts.append(table(["task", "model", "heads, sentence", "edges, sentence", "heads, dataset"], rows))
+    return "\n".join(parts)
+
+
+def k90_cell(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    if "reason" in entry:
+        return "no effect"
+    error = entry["effect_standard_error"] or 0.0
+    if entry["chance"]:
+        return f"effect {entry['effect']:.2g} ± {error:.2g}: chance"
+    low, high = ("∞" if end is None else f"{end:,.0f}" for end in entry["k90_interval"])
+    k90 = "not reached" if entry["k90"] is None else f"{entry['k90']:,}"
+    return f"{k90} ({low} to {high})"
+
+
+def side_cells(side: dict[str, Any]) -> list[str]:
+    def ranked(entry: dict[str, Any]) -> str:
+        return "-" if "reason" in entry else f"{entry['k90_own_ranking']} / {entry['k90_other_ranking']}"
+
+    circuit = side["circuit"]
+    return [
+        ranked(side["held_out_ranking"]),
+        ranked(side["rephrasing"]),
+        f"{circuit['without_it']:.2f}",
+        f"{len(circuit['idle'])} of {circuit['heads']}",
+    ]
+
+
+def leak_cell(entry: dict[str, Any] | None) -> str:
+    return (
+        "-" if entry is None or "reason" in entry else f"{entry['as_trained']['k90']} / {entry['renormalised']['k90']}"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def write_controls(folder: Path, results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
+    """RUN/controls.json and RUN/controls.md, where controls were measured."""
+    from gossamer.files import write_text
+
+    found = collect(results, trainings)
+    if found:
+        write_text(folder / "controls.json", json.dumps(found, indent=2) + "\n")
+        write_text(folder / "controls.md", markdown(found))
+    return found

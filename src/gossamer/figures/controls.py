@@ -1,0 +1,78 @@
+"""The curves of a comparison beside those of its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from gossamer.comparison.controls import UNITS
+from gossamer.comparison.run import Result
+from gossamer.comparison.stored import Stored
+from gossamer.comparison.tables import BASELINES, baselines, is_chance
+from gossamer.figures.style import plain
+
+GREY = "0.55"
+
+
+def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]]) -> Figure:
+    """A column for each task, heads above edges."""
+    figure = Figure(figsize=(max(2.45 * len(results), 5.2), 4.6), layout="constrained")
+    grid = figure.subplots(len(UNITS), len(results), squeeze=False)
+    for row, units in zip(grid, UNITS, strict=True):
+        for axes, result, (dense, sparse) in zip(row, results, colours, strict=True):
+            draw_one(axes, baselines(result, units), dense, sparse)
+            axes.set_xlabel(f"Number of {units.capitalize()} Kept")
+            if row is grid[0]:
+                axes.set_title(plain(result.title), loc="left")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("Explained Effect")
+    lines: dict[str, Any] = {}
+    for axes in grid.ravel():
+        for line, label in zip(*axes.get_legend_handles_labels()):
+            lines.setdefault(label, line)
+    ordered = [label for label in BASELINES.values() if label in lines]
+    figure.legend([lines[label] for label in ordered], ordered, loc="outside lower center", ncols=4)
+    return figure
+
+
+def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: str) -> None:
+    styles: dict[str, dict[str, Any]] = {
+        "dense": {"color": dense},
+        "sparse": {"color": sparse},
+        "tuned": {"color": "black", "linewidth": 0.9},
+        "random-dense": {"color": dense, "linestyle": (0, (4, 2)), "linewidth": 0.9},
+        "random-sparse": {"color": sparse, "linestyle": (0, (4, 2)), "linewidth": 0.9},
+        "untrained": {"color": GREY, "linestyle": (0, (1, 1.2)), "linewidth": 1},
+        "nonsense-dense": {"color": dense, "linestyle": (0, (1, 1.2)), "linewidth": 0.9},
+        "nonsense-sparse": {"color": sparse, "linestyle": (0, (1, 1.2)), "linewidth": 0.9},
+    }
+    real = [curve for curve in curves.values() if not isinstance(curve, str)]
+    log = real[0].units == "edges"
+    largest = max(curve.total for curve in real)
+    nothing = []
+    for name, curve in curves.items():
+        if isinstance(curve, str) or (name.startswith("nonsense") and is_chance(curve)):
+            nothing.append(BASELINES[name])  # a curve would be noise over noise
+            continue
+        start = 1 if log else 0
+        effect = np.clip(curve.effect[start:], -2, 3)
+        axes.plot(curve.ks[start:], effect, label=BASELINES[name], **styles[name])
+    axes.axhline(0.9, color="0.85", linewidth=0.7, zorder=0)
+    axes.set_ylim(-0.3, 1.3)
+    axes.set_yticks([0, 0.5, 1])
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(1, largest)
+        axes.xaxis.set_major_locator(LogLocator(numticks=6))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(0, largest)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    if nothing:
+        said = "no effect to explain:\n" + "\n".join(nothing)
+        axes.text(0.98, 0.03, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=5, color="0.35")
