@@ -35,7 +35,7 @@ FOLDER = "choices"
 KEYS = ("units", "ranking", "importance", "sign", "replace")
 
 
-def combinations() -> Iterator[dict[str, str]]:
+def combinations() -> Iterator[dict[str, Any]]:
     """Every choice for heads; for edges those that don't take a pass for each edge."""
     heads = itertools.product(["heads"], ["sentence", "dataset"], ["gradient", "ig", "exact"], SIGNS, REPLACEMENTS)
     edges = itertools.product(["edges"], ["sentence"], ["gradient", "ig"], SIGNS, REPLACEMENTS)
@@ -43,7 +43,7 @@ def combinations() -> Iterator[dict[str, str]]:
         yield dict(zip(KEYS, values, strict=True))
 
 
-def file_of(folder: Path, side: str, choice: dict[str, str]) -> Path:
+def file_of(folder: Path, side: str, choice: dict[str, Any]) -> Path:
     return folder / FOLDER / side / ("-".join(choice.values()) + ".safetensors")
 
 
