@@ -16,7 +16,9 @@ from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import BASELINES, baselines, is_chance
 from gossamer.figures.style import plain
 
+WHITE: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 GREY = "0.55"
+DOUBTFUL = ("nonsense", "untrained")  # expected to have no effect
 
 
 def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]]) -> Figure:
@@ -36,7 +38,9 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
         for line, label in zip(*axes.get_legend_handles_labels()):
             lines.setdefault(label, line)
     ordered = [label for label in BASELINES.values() if label in lines]
-    figure.legend([lines[label] for label in ordered], ordered, loc="outside lower center", ncols=4)
+    figure.legend(
+        [lines[label] for label in ordered], ordered, loc="outside lower center", ncols=4 if len(results) > 2 else 2
+    )
     return figure
 
 
@@ -56,7 +60,7 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
     largest = max(curve.total for curve in real)
     nothing = []
     for name, curve in curves.items():
-        if isinstance(curve, str) or (name.startswith("nonsense") and is_chance(curve)):
+        if isinstance(curve, str) or (name.startswith(DOUBTFUL) and is_chance(curve)):
             nothing.append(BASELINES[name])  # a curve would be noise over noise
             continue
         start = 1 if log else 0
@@ -75,4 +79,6 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if nothing:
         said = "no effect to explain:\n" + "\n".join(nothing)
-        axes.text(0.98, 0.03, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=5, color="0.35")
+        axes.text(
+            0.98, 0.03, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=5, color="0.35", bbox=WHITE
+        )
