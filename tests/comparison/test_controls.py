@@ -30,7 +30,7 @@ def symmetric() -> Model:
     hf = GPT2LMHeadModel(config).eval()
     block = hf.transformer.h[0]
     with torch.no_grad():
-        hf.transformer.wte.weight *= 200
+        hf.transformer.wte.weight *= 60
         block.mlp.c_proj.weight.zero_()
         block.mlp.c_proj.bias.zero_()
         merged = block.attn.c_attn.weight.view(64, 3, 8, 8)
@@ -44,7 +44,7 @@ def symmetric() -> Model:
 def test_a_random_ranking_of_equal_heads_is_a_straight_line() -> None:
     model = symmetric()
     found = gossamer.circuit(model, gossamer.prompts("induction", model, 20), ranking="random")
-    assert found.explained_effect == pytest.approx(np.arange(9) / 8, abs=0.01)
+    assert found.explained_effect == pytest.approx(np.arange(9) / 8, abs=0.02)
 
 
 def test_shuffled_answers_are_all_there_and_none_at_home(planted_model: Model) -> None:
