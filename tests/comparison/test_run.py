@@ -160,7 +160,7 @@ def test_another_request_is_refused_and_forced(pair: tuple[str, str], tmp_path: 
 
 
 def test_an_interrupted_run_goes_on(pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gossamer.comparison import run
+    from gossamer.comparison import jobs
 
     done: list[str] = []
     real = gossamer.circuit
@@ -171,11 +171,11 @@ def test_an_interrupted_run_goes_on(pair: tuple[str, str], tmp_path: Path, monke
         done.append(kwargs["units"])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(run, "circuit", failing)
+    monkeypatch.setattr(jobs, "circuit", failing)
     with pytest.raises(KeyboardInterrupt):
-        compare([Panel("induction", *pair)], tmp_path / "run", prompts=4)
+        compare([Panel("induction", *pair)], tmp_path / "run", prompts=4, controls=False)
     done.append("interrupted")
-    compare([Panel("induction", *pair)], tmp_path / "run", prompts=4)
+    compare([Panel("induction", *pair)], tmp_path / "run", prompts=4, controls=False)
     assert len(done) == 4 + 3  # the three circuits that were left, and none twice
 
 
@@ -208,9 +208,27 @@ def test_not_reached(finished: tuple[Path, list[Multiplier]]) -> None:
 def test_folder_names_are_safe() -> None:
     panels = [Panel("../../evil $x.jsonl", "a", "b"), Panel("ioi", "a", "b"), Panel("ioi", "c", "d")]
     assert folders(panels) == ["evil-x", "ioi", "ioi-2"]
+    assert folders([*panels, Panel("ioi-2.jsonl", "a", "b")])[-1] == "ioi-2-2"
 
 
-@pytest.mark.parametrize("text", ["ioi", "ioi=gpt2", "=a,b", "ioi=a,b,c", "ioi=,b"])
+def test_what_is_refused_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    command = ["compare", "bundled:induction", str(tmp_path / "missing"), "--task", "induction", "--out", str(out)]
+    assert "not a model folder" in refused(capsys, *command)
+    assert not out.parent.exists()
+
+
+def test_controls_can_be_added_later(pair: tuple[str, str], tmp_path: Path) -> None:
+    panel = Panel("induction", *pair)
+    compare([panel], tmp_path / "run", prompts=4, controls=False)
+    assert not (tmp_path / "run" / "controls.md").exists()
+    stamp = (tmp_path / "run/panels/induction/dense/heads_sentence/circuit.json").stat().st_mtime_ns
+    compare([panel], tmp_path / "run", prompts=4)
+    assert (tmp_path / "run" / "controls.md").exists()
+    assert (tmp_path / "run/panels/induction/dense/heads_sentence/circuit.json").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("text", ["ioi", "ioi=gpt2", "=a,b", "ioi=a,b,c,d", "ioi=,b"])
 def test_a_bad_panel_is_refused(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "TASK=DENSE,SPARSE" in refused(capsys, "reproduce", "--panel", text, "--out", str(tmp_path / "x"))
 

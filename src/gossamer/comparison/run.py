@@ -11,10 +11,10 @@ RUN/figures/
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -41,6 +41,7 @@ from gossamer.training.settings import differing
 
 REQUEST = "run.json"
 RESULT = "multipliers.json"
+ADDING = ("controls", "every")  # what a finished run can be asked for later
 SIDES = ("dense", "sparse")
 ORDER = ("sparse", "dense", "tuned")  # dense models are asked what the heads of the sparse ones explain in them
 
@@ -162,12 +163,11 @@ def folders(panels: Sequence[Panel]) -> list[str]:
     """A folder name for each panel: nothing of a task's file name but letters, digits and the like."""
     if not panels:
         raise GossamerError("no panels: give at least one, TASK=DENSE,SPARSE")
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for panel in panels:
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(panel.task).name.removesuffix(".jsonl")).strip("-") or "task"
-        seen[plain] += 1
-        names.append(plain if seen[plain] == 1 else f"{plain}-{seen[plain]}")
+        numbered = (plain if number == 1 else f"{plain}-{number}" for number in itertools.count(1))
+        names.append(next(name for name in numbered if name not in names))
     return names
 
 
@@ -180,17 +180,26 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
     strangers = [path.name for path in folder.iterdir() if path.name != "lock"] if folder.exists() else []
     if begun is None and strangers:
         raise GossamerError(f"{folder} holds other files ({sorted(strangers)[0]}): give a new or empty folder")
-    if begun is not None and begun != asked and not force:
+    others = [key for key in differing(begun or asked, asked) if key not in ADDING]
+    if others and not force:
         raise GossamerError(
-            f"{folder} holds a run with another {', '.join(differing(begun, asked))}: give another folder, or --force "
-            "to replace it"
+            f"{folder} holds a run with another {', '.join(others)}: give another folder, or --force to replace it"
         )
+    new = [path for path in (folder, *folder.parents) if not path.exists()]  # what we create, innermost first
     folder.mkdir(parents=True, exist_ok=True)
     with only_process(folder / "lock", folder):
         if force:
             clear(folder)
         write_text(folder / REQUEST, json.dumps(asked, indent=2) + "\n")
-        yield
+        try:
+            yield
+        except GossamerError:
+            if begun is None and not (folder / "panels").exists() and not (folder / "models").exists():
+                for name in (REQUEST, "lock"):  # refused before anything was done: nothing is left behind
+                    (folder / name).unlink()
+                for path in new:
+                    path.rmdir()
+            raise
 
 
 def clear(folder: Path) -> None:
