@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def load(
     """Load a model by hub id, folder or bundled name, and check that its attention is reproduced.
 
     Args:
-        name: "gpt2", "allenai/OLMo-7B-hf", a folder, or a bundled name such as "bundled:gpt2".
+        name: "gpt2", "allenai/OLMo-7B-hf", a folder, a .gguf file, or a bundled name such as
+            "bundled:gpt2".
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps", or "spread" (over all GPUs).
         dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16" or "float16".
         revision: a branch, tag or commit of a hub model.
@@ -179,11 +181,11 @@ def from_files(
         config = read_config(name, common)
         section = getattr(config, gating.SECTION, {})
         base = section["base"] if section.get("adapter") else None  # only adapters are here, the weights elsewhere
-        weights = {"pretrained_model_name_or_path": name, **common}
+        weights = {**files_of(name), **common}
         if base is not None:
-            weights |= {"pretrained_model_name_or_path": base["name"], "revision": base["revision"]}
+            weights |= {**files_of(base["name"]), "revision": base["revision"]}
             name_of = f"{base['name']!r}, the base of the adapters in {name!r},"
-        tokenizer = AutoTokenizer.from_pretrained(name, config=config, **common)
+        tokenizer = AutoTokenizer.from_pretrained(**files_of(name), config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             config=config,
             use_safetensors=True,
@@ -224,11 +226,26 @@ def find_folder(name: str) -> Path | None:
 
         return bundled.folder(name)
     folder = Path(name).expanduser()
-    return folder if folder.exists() or name.startswith((".", "/", "~")) else None
+    return folder if folder.exists() or is_gguf(folder) or name.startswith((".", "/", "~")) else None
+
+
+def files_of(name: str) -> dict[str, str]:
+    """How transformers is told where a model's files are: a folder or hub id, or a GGUF file, which it dequantises."""
+    if not is_gguf(name):
+        return {"pretrained_model_name_or_path": name}
+    path = Path(name).expanduser()
+    return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+
+
+def is_gguf(name: str | Path) -> bool:
+    return Path(name).suffix.lower() == ".gguf"
 
 
 def read_config(name: str, common: dict[str, Any]) -> PreTrainedConfig:
     """The model's configuration. That of a sparse model is written so that transformers alone refuses it."""
+    if is_gguf(name):
+        own: PreTrainedConfig = AutoConfig.from_pretrained(**files_of(name), **common)
+        return own
     raw, _ = PreTrainedConfig.get_config_dict(name, **common)
     if gating.SECTION not in raw:
         plain: PreTrainedConfig = AutoConfig.from_pretrained(name, **common)
@@ -244,6 +261,12 @@ def move(hf: nn.Module, where: str | torch.dtype) -> None:
 
 
 def check_folder(folder: Path) -> None:
+    if is_gguf(folder):
+        if not folder.is_file():
+            raise GossamerError(f"{folder}: there is no such file")
+        if find_spec("gguf") is None:
+            raise GossamerError(f"{folder} is a GGUF file, and reading one takes the gguf package: pip install gguf")
+        return
     if not (folder / "config.json").is_file():
         raise GossamerError(f"{folder} is not a model folder: it has no config.json")
     if any(folder.glob("*.safetensors")) or any(folder.glob("adapter/*.safetensors")):

@@ -33,7 +33,7 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
         "gate": gating.to_config(student.hf),
         "block": settings.block,
         "base": {
-            "name": str(place.resolve()) if place.is_dir() else base["name"],
+            "name": str(place.resolve()) if place.exists() else base["name"],
             **{key: base[key] for key in ("revision", "weights", "dtype")},
         },
         "adapter": student.peft is not None and not settings.merge and settings.penalty,
