@@ -200,6 +200,10 @@ def from_files(
     finally:
         hf_logging.set_verbosity(level)
     hf, report = loaded
+    if "gguf_file" in weights:  # the weights are plain numbers now, but transformers would not save them as such
+        for leftover in ("hf_quantizer", "quantization_method", "is_quantized"):
+            hf.__dict__.pop(leftover, None)
+        hf.config.__dict__.pop("quantization_config", None)
     if missing := sorted(report["missing_keys"]):
         raise GossamerError(
             f"the weights of {name!r} lack {len(missing)} tensors, the first {missing[0]!r}: "
