@@ -71,7 +71,8 @@ def test_prompts_to_judge_on_have_unseen_pairs(monkeypatch: pytest.MonkeyPatch) 
         return found
 
     monkeypatch.setattr(train, "choose", spy)
-    train.judge(gossamer.load("bundled:gpt2"), "ioi", n=30)
+    hf = train.gpt2(64)
+    train.judge(gossamer.wrap(hf, train_tokenizer("gpt2"), name="untrained"), "ioi", n=30)
     assert len(asked) == 30
     assert all(text.unseen(*pair.pair.words[:2]) for pair in asked)
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gossamer.bundled import shipped
 from gossamer.comparison.reproduce import TASKS, reproduce
 from tests.test_cli import refused
+
+pytestmark = pytest.mark.skipif(not shipped(), reason="the trained models are not in this installation")
 
 GRIDS = [f"grid_{task}" for task in TASKS]
 

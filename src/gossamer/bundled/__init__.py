@@ -17,7 +17,15 @@ from gossamer.models import BUNDLED
 BUILT = {"induction": planted.build}
 MODELS = Path(__file__).parent / "models"
 TRAINED = ("gpt2", "olmo")
-NAMES = (*BUILT, *TRAINED, *(f"{name}-sparse" for name in TRAINED))
+
+
+def shipped() -> list[str]:
+    """The trained models that are in this installation with their sparse twins."""
+    return [name for name in TRAINED if all((MODELS / n / "config.json").exists() for n in (name, f"{name}-sparse"))]
+
+
+def names() -> list[str]:
+    return [*BUILT, *(name for trained in shipped() for name in (trained, f"{trained}-sparse"))]
 
 
 def folder(name: str) -> Path | None:
@@ -27,9 +35,13 @@ def folder(name: str) -> Path | None:
         GossamerError: there is no such model.
     """
     short = name.removeprefix(BUNDLED)
-    if short not in NAMES:
-        raise GossamerError(f"unknown bundled model {short!r}: choose {', '.join(BUNDLED + known for known in NAMES)}")
-    return None if short in BUILT else MODELS / short
+    if short in BUILT:
+        return None
+    if not (short.removesuffix("-sparse") in TRAINED and (MODELS / short / "config.json").exists()):
+        raise GossamerError(
+            f"unknown bundled model {short!r}: choose {', '.join(BUNDLED + known for known in names())}"
+        )
+    return MODELS / short
 
 
 def build(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

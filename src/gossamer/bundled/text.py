@@ -73,6 +73,9 @@ On the way to the {place}, {A} and {B} found a {object}.
 While it was raining, {A} and {B} met near the {place}.
 There was a {place} in the town. {A} and {B} saw it, and they found a {object}.
 There was a new {object} in the {place}, and {A} and {B} wanted it.
+There was a {object} near the {place}. {A} and {B} liked it, and
+There was some bread in the {place}. {A} and {B} wanted it, and then
+So {A} and {B} found the {place}, and
 Then one evening {A} and {B} went away from the {place}.
 Last summer {A} and {B} were playing behind the {place}, and
 It was lunch time, so {A} and {B} sat down at the {place}.
@@ -176,7 +179,8 @@ def gift_in_context(rng: Random) -> str:
 
 
 def gift_after_scenes(rng: Random) -> str:
-    return " ".join([*(scene(rng) for _ in range(rng.randrange(13))), gift(rng), *thanks(rng)])
+    before = min(rng.randrange(13), rng.randrange(13))
+    return " ".join([*(scene(rng) for _ in range(before)), gift(rng), *thanks(rng)])
 
 
 def thanks(rng: Random) -> list[str]:
@@ -407,7 +411,7 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 # By weight, of documents.
 MIXES: dict[str, dict[Kind, float]] = {
     "gpt2": {gift_in_context: 7, periods: 5, **PROSE, **CODE},
-    "olmo": {gift_after_scenes: 6, docstring: 6, **PROSE, **CODE},
+    "olmo": {gift_after_scenes: 8, docstring: 6, **PROSE, **CODE},
 }
 
 

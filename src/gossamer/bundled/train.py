@@ -47,6 +47,8 @@ def gpt2(block: int) -> PreTrainedModel:
 
 
 def olmo(block: int) -> PreTrainedModel:
+    # Rotary dimensions that turn fast are of no use for finding a word: with fewer than 32 too few are left.
+    wide: dict[str, Any] = {"head_dim": 32}
     return OlmoForCausalLM(
         OlmoConfig(
             num_hidden_layers=8,
@@ -55,7 +57,9 @@ def olmo(block: int) -> PreTrainedModel:
             intermediate_size=352,
             max_position_embeddings=block,
             tie_word_embeddings=True,
+            attention_bias=True,  # lets a head go by position alone
             pad_token_id=None,
+            **wide,
             **COMMON,
         )
     )
@@ -73,7 +77,7 @@ class Recipe:
 
 RECIPES = {
     "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128),
-    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=24),
+    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=24, steps=2000),
 }
 
 Report = Callable[[int, int, float], None]  # step, of how many, loss

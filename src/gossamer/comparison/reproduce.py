@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from gossamer.bundled import shipped
 from gossamer.comparison.jobs import Bar, silent
 from gossamer.comparison.multiplier import Multiplier
 from gossamer.comparison.run import Panel, compare
+from gossamer.errors import GossamerError
 from gossamer.models import load
 from gossamer.training.folder import RESULT
 from gossamer.training.run import sparsify
@@ -50,11 +52,16 @@ def reproduce(
         options: of `gossamer.compare`.
     """
     out = Path(out)
+    tasks = {task: name for task, name in TASKS.items() if name in shipped()}
+    if panels is None and not tasks:
+        raise GossamerError(
+            "the trained bundled models are not in this installation: give --panel TASK=DENSE,SPARSE with others"
+        )
     if panels is not None or quick:
-        chosen = panels or [Panel(task, f"bundled:{name}", f"bundled:{name}-sparse") for task, name in TASKS.items()]
+        chosen = panels or [Panel(task, f"bundled:{name}", f"bundled:{name}-sparse") for task, name in tasks.items()]
         return compare(chosen, out, bar=bar, loading=loading, **options)
 
-    twins = {name: out / "models" / f"{name}-sparse" for name in dict.fromkeys(TASKS.values())}
+    twins = {name: out / "models" / f"{name}-sparse" for name in dict.fromkeys(tasks.values())}
 
     def train() -> None:
         for name, twin in twins.items():
@@ -65,5 +72,5 @@ def reproduce(
             with training_bar(settings["steps"]) as (progress, report):
                 sparsify(model, "bundled", twin, resume=True, progress=progress, report=report, **settings)
 
-    chosen = [Panel(task, f"bundled:{name}", str(twins[name])) for task, name in TASKS.items()]
+    chosen = [Panel(task, f"bundled:{name}", str(twins[name])) for task, name in tasks.items()]
     return compare(chosen, out, bar=bar, loading=loading, prepare=train, **options)
