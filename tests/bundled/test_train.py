@@ -23,13 +23,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_names_places_and_years_are_single_tokens(name: str) -> None:
-    tokenizer = train_tokenizer(name)
+    trained = train_tokenizer(name)
     words = [f" {word}" for word in (*NAMES, *PLACES)]
     if name == "gpt2":
         words += [f"{year:02}" for year in range(100)] + [f" {century}" for century in CENTURIES]
-    assert {word for word in words if len(tokenizer(word).input_ids) != 1} == set()
+    assert {word for word in words if len(trained(word).input_ids) != 1} == set()
     said = "From the year 1734 to the year 1799 naïve 日本 {}\n"
-    assert tokenizer.decode(tokenizer(said).input_ids) == said
+    assert trained.decode(trained(said).input_ids) == said
 
 
 def small(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

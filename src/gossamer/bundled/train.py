@@ -140,7 +140,7 @@ def train(
         "seconds": round(time.monotonic() - started),
         "threads": torch.get_num_threads(),
         "held_out_loss": held_out_loss(hf, blocks.held_out),
-        "tasks": {task: judge(load(out), task) for task in recipe.tasks},
+        "tasks": {task: judge(load(out), task, n=JUDGED) for task in recipe.tasks},
     }
     write_text(out / "training.json", json.dumps(result, indent=2) + "\n")
     write_text(out / "README.md", card(recipe, result))
@@ -189,7 +189,7 @@ def held_out_loss(hf: PreTrainedModel, blocks: Tensor) -> float:
     return sum(losses) / len(losses)
 
 
-def judge(model: Model, task: str, *, n: int = JUDGED, seed: int = 1) -> dict[str, float]:
+def judge(model: Model, task: str, *, n: int, seed: int = 1) -> dict[str, float]:
     """How well a model does on prompts of a task: its wordings are not in the training text, nor are the pairs of
     names asked here."""
     from random import Random
