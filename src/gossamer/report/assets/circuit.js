@@ -2,7 +2,7 @@
 // the right; as arcs from token to token, or as a graph through the layers.
 
 const HEAD_COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8f6ad0", "#a07a2c"];
-const ROW = { least: 13, most: 24 };
+const ROW = { least: 13, most: 34 };
 
 // One colour a layer, from the first to the last; or one for each of the most important heads.
 function edgeColours(panel, both) {
@@ -12,7 +12,7 @@ function edgeColours(panel, both) {
     const colours = d3.range(layers).map((layer) => ramp(layers === 1 ? 0.3 : layer / (layers - 1)));
     return { of: (one, at) => colours[one.layer[at]], legend: colours.map((colour, layer) => ({ colour, name: `layer ${layer}` })) };
   }
-  const counts = d3.rollups(both.flatMap((one) => d3.range(Math.min(one.k, one.edges)).map((at) => [one.layer[at] * one.heads + one.head[at], 1 / one.k])),
+  const counts = d3.rollups(both.flatMap((one) => one.kept.map((at) => [one.layer[at] * one.heads + one.head[at], 1 / one.kept.length])),
     (pairs) => d3.sum(pairs, (pair) => pair[1]), (pair) => pair[0]);
   const first = counts.sort((a, b) => d3.descending(a[1], b[1])).slice(0, HEAD_COLOURS.length).map(([place]) => place);
   const colours = new Map(first.map((place, number) => [place, tone(HEAD_COLOURS[number])]));
@@ -25,8 +25,8 @@ function edgeColours(panel, both) {
 // Where everything is, for a drawing of some width.
 function geometry(tokens, width, layers) {
   const n = tokens.length;
-  const row = Math.max(ROW.least, Math.min(ROW.most, 620 / n));
-  const text = Math.min(13, row - 1.5);
+  const row = Math.max(ROW.least, Math.min(ROW.most, 640 / n));
+  const text = Math.min(14, row - 1.5);
   const pen = canvas(1, 1).context;
   pen.font = `${text}px ${FONT}`;
   const middle = Math.min(width * 0.3, 150, d3.max(tokens, (token) => pen.measureText(label(token)).width) + 22);
@@ -68,7 +68,7 @@ function strokeEdge(context, points, { colour, width, alpha, negative, head }) {
   context.strokeStyle = context.fillStyle = colour;
   context.globalAlpha = alpha;
   context.lineWidth = width;
-  context.setLineDash(negative ? [4, 3] : []);
+  context.setLineDash(negative ? [3 + 2 * width, 2 + width] : []);
   context.beginPath();
   context.moveTo(x0, y0);
   context.bezierCurveTo(x1, y1, x2, y2, x3, y3);
@@ -83,7 +83,7 @@ function strokeEdge(context, points, { colour, width, alpha, negative, head }) {
   }
 }
 
-// The drawing. `both` are the two models' explored prompts, each with `k`, the edges to keep.
+// The drawing. `both` are the two models' explored prompts, each with `kept`, the numbers of the edges to draw.
 class CircuitDrawing {
   constructor(holder, { onhead }) {
     this.holder = holder;
@@ -111,10 +111,10 @@ class CircuitDrawing {
     this.frame(context, tokens);
     this.edges = [];
     for (const one of both) {
-      const shown = Math.min(one.k, one.edges);
-      const most = d3.max(one.scores.subarray(0, Math.max(1, shown)), Math.abs) || 1;
+      const shown = one.kept.length;
+      const most = d3.max(one.kept, (at) => Math.abs(one.scores[at]));
       const faint = Math.max(0.16, Math.min(0.9, 9 / Math.sqrt(shown)));
-      for (let at = shown - 1; at >= 0; at--) { // the best on top
+      for (const at of one.kept.toReversed()) { // the best on top
         const strength = Math.sqrt(Math.abs(one.scores[at]) / most);
         const style = { colour: colours.of(one, at), width: 0.8 + 2.6 * strength, alpha: Math.max(faint, 0.9 * strength), negative: one.scores[at] < 0, head: shown <= 400 };
         this.edges.push({ one, at, points: bezier(place, one, at), style });
@@ -124,7 +124,7 @@ class CircuitDrawing {
     context.globalAlpha = 1;
     const samples = this.edges.flatMap((edge) => d3.range(1, 20).map((step) => ({ edge, at: along(edge.points, step / 20) })));
     this.tree = d3.quadtree(samples, (sample) => sample.at[0], (sample) => sample.at[1]);
-    const words = SIDES.map((side, number) => `${panel.models[side].label}: ${whole(both[number].k)} edges`).join("; ");
+    const words = SIDES.map((side, number) => `${panel.models[side].label}: ${whole(both[number].kept.length)} edges`).join("; ");
     this.base.setAttribute("aria-label", `The kept edges between the prompt's tokens. ${words}. The tables below list them.`);
     this.highlight(null);
   }
@@ -213,7 +213,7 @@ function edgeLines(one, at) {
   const { rank, of } = rankOf(one.panel, one.side, place);
   return [
     make("b", {}, `${headName(place)} of ${one.panel.models[one.side].label}`),
-    `${quoted(one.tokens[one.query[at]])} looks at ${quoted(one.tokens[one.from[at]])}`,
+    `${quoted(one.tokens[one.query[at]])} (${one.query[at] + 1}) looks at ${quoted(one.tokens[one.from[at]])} (${one.from[at] + 1})`,
     `attention ${weight(value)}, score ${signed(one.scores[at])}`,
     `edge ${whole(at + 1)} of this prompt; head ${rank} of ${of} on the task`,
   ];

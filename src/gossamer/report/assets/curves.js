@@ -65,7 +65,7 @@ function drawChart(figure, panel, measure, scale, controls) {
       make("li", {}, swatch(line.colour, line.dash), line.curve.k ? line.name : `${line.name}: ${line.curve.reason}`)))));
 
   const width = Math.max(280, figure.clientWidth), height = Math.min(340, Math.max(240, width * 0.52));
-  const edge = { top: 14, right: 14, bottom: 42, left: 46 };
+  const edge = { top: 14, right: 14, bottom: 42, left: 56 };
   const log = scale === "log";
   const total = d3.max(drawn, (line) => line.curve.k.at(-1));
   const x = (log ? d3.scaleLog() : d3.scaleLinear()).domain([log ? 1 : 0, total]).range([edge.left, width - edge.right]);

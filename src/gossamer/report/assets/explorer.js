@@ -37,21 +37,21 @@ const explorerView = {
     const shown = [panel.id, state.prompt];
     const both = await Promise.all(SIDES.map((side) => explored(panel, side, state.prompt)));
     if (shown[0] !== state.task || shown[1] !== state.prompt) return; // something else was chosen meanwhile
-    for (const one of both) one.k = Math.min(k, one.layers * one.heads * (one.tokens.length * (one.tokens.length + 1)) / 2);
+    for (const one of both) one.kept = d3.range(Math.min(k, one.edges)).filter((at) => one.scores[at] !== 0); // others are kept, and do nothing
     const colours = edgeColours(panel, both);
     this.legend.replaceChildren(...colours.legend.map(({ colour, name }) => make("li", {}, swatch(colour), name)));
     this.sides.replaceChildren(...SIDES.map((side) => make("span", {}, panel.models[side].label)));
     this.drawing.draw(panel, both, colours);
     Object.assign(this.holder.dataset, { k, shape: state.shape, colour: state.colour, drawn: this.drawing.edges.length });
     showHeads(this.chips, both, this.drawing);
-    showEdges(this.tables, both, this.drawing);
+    showEdges(this.tables, both, k, this.drawing);
     await this.showHead(panel, both);
   },
 
   async showHead(panel, both) {
     const place = state.head ?? bestHead(panel);
-    const kept = both.map((one) => d3.range(Math.min(one.k, one.edges)).filter((at) => one.layer[at] === place.layer && one.head[at] === place.head).length);
-    const room = Math.min(420, Math.max(240, this.head.clientWidth - 34));
+    const kept = both.map((one) => one.kept.filter((at) => one.layer[at] === place.layer && one.head[at] === place.head).length);
+    const room = Math.min(360, Math.max(240, this.head.clientWidth - 30));
     const pair = await headPair(panel, state.prompt, place, room);
     this.head.dataset.head = headName(place);
     refill(this.head,
@@ -80,14 +80,22 @@ function showPrompts(node, panel) {
   const prompt = panel.explorer.prompts[state.prompt];
   const row = (title, tokens, after) => make("div", { class: "prompt", "data-prompt": after },
     make("div", {}, make("h2", {}, title), make("p", { class: "text" }, ...tokens.map((token, at) =>
-      (prompt.clean[at] === prompt.corrupted[at] ? token : make("mark", {}, token))))),
+      (prompt.clean[at] === prompt.corrupted[at] ? token : marked(token))))),
     make("div", { class: "guesses" }, ...SIDES.map((side) => guesses(panel, side, prompt.sides[side][after]))));
   node.replaceChildren(row("Clean prompt", prompt.clean, "after_clean"), row("Corrupted prompt", prompt.corrupted, "after_corrupted"));
 }
 
+// The space before a word is not part of the difference.
+function marked(token) {
+  const [, space, word] = /^(\s*)(.*)$/s.exec(token);
+  const whole = document.createDocumentFragment();
+  whole.append(word ? space : "", make("mark", {}, word || token));
+  return whole;
+}
+
 function guesses(panel, side, list) {
   return make("table", { class: "guess" },
-    make("caption", {}, swatch(colourOf(panel, side)), `${panel.models[side].label} goes on`),
+    make("caption", {}, swatch(colourOf(panel, side)), `${panel.models[side].label} predicts`),
     make("tbody", {}, ...list.map(([token, probability, kind]) => {
       const bar = d3.create("svg").attr("width", 60).attr("height", 8).attr("aria-hidden", true);
       bar.append("rect").attr("width", Math.max(1, 60 * probability)).attr("height", 8).attr("rx", 1).attr("fill", colourOf(panel, side));
@@ -126,7 +134,7 @@ function showSlider(node, panel) {
 // The heads of the kept edges, as buttons.
 function showHeads(node, both, drawing) {
   node.replaceChildren(...both.map((one) => {
-    const counts = d3.rollups(d3.range(Math.min(one.k, one.edges)), (places) => places.length, (at) => one.layer[at] * one.heads + one.head[at])
+    const counts = d3.rollups(one.kept, (places) => places.length, (at) => one.layer[at] * one.heads + one.head[at])
       .sort((a, b) => d3.descending(a[1], b[1]));
     const shown = counts.slice(0, 12);
     return make("div", { "data-side": one.side },
@@ -144,10 +152,10 @@ function showHeads(node, both, drawing) {
 }
 
 // The same edges as tables, for those who can't or don't want to point.
-function showEdges(node, both, drawing) {
+function showEdges(node, both, k, drawing) {
   node.replaceChildren(...both.map((one) => {
-    const shown = Math.min(MOST_ROWS, one.k, one.edges);
-    const rows = d3.range(shown).map((at) => {
+    const shown = one.kept.slice(0, MOST_ROWS);
+    const rows = shown.map((at) => {
       const place = { layer: one.layer[at], head: one.head[at] };
       const own = (edge) => edge.one === one && edge.at === at;
       const value = weightOf(levelAt(one.pattern(place.layer, place.head), one.query[at], one.from[at]));
@@ -155,14 +163,22 @@ function showEdges(node, both, drawing) {
         make("td", { class: "number" }, whole(at + 1)),
         make("td", {}, make("button", { type: "button", class: "chip", "data-head": headName(place), onclick: () => setState({ head: place }),
           onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) }, headName(place))),
-        make("td", {}, quoted(one.tokens[one.query[at]])), make("td", {}, quoted(one.tokens[one.from[at]])),
+        tokenCell(one, one.query[at]), tokenCell(one, one.from[at]),
         make("td", { class: "number" }, weight(value)), make("td", { class: "number" }, signed(one.scores[at])));
     });
-    return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
+    return make("div", { class: "wide long", tabindex: 0, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
       make("table", { "data-side": one.side },
-        make("caption", {}, swatch(colourOf(one.panel, one.side)), `${one.panel.models[one.side].label}: ${shown < one.k ? `the first ${whole(shown)} of ${whole(one.k)} edges` : `${whole(shown)} edge${shown === 1 ? "" : "s"}`}`),
+        make("caption", {}, swatch(colourOf(one.panel, one.side)), `${one.panel.models[one.side].label}: ${edgeCount(one, k, shown.length)}`),
         make("thead", {}, make("tr", {}, ...["", "Head", "Query", "looks at key", "Attention", "Score"].map((text, at) =>
           make(text ? "th" : "td", text ? { scope: "col", class: at > 3 ? "number" : "" } : {}, text)))),
         make("tbody", {}, ...rows)));
   }));
+}
+
+const tokenCell = (one, at) => make("td", {}, quoted(one.tokens[at]), make("small", {}, ` ${at + 1}`));
+
+function edgeCount(one, k, shown) {
+  const all = one.kept.length, idle = Math.min(k, one.edges) - all;
+  const text = shown < all ? `the first ${whole(shown)} of ${whole(all)} edges` : `${whole(all)} edge${all === 1 ? "" : "s"}`;
+  return idle ? `${text}, the other ${whole(idle)} with a score of 0` : text;
 }

@@ -8,6 +8,7 @@ function render() {
   const nav = document.getElementById("views");
   refill(nav, ...Object.entries(VIEWS).map(([view, title]) =>
     make("a", { href: fragment({ view }), "data-view": view, "data-key": view, tabindex: 0, "aria-current": view === state.view ? "page" : null }, title)));
+  nav.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
   for (const view of Object.keys(views)) document.getElementById(view).hidden = view !== state.view;
   const view = views[state.view];
   if (!mounted.has(state.view)) {

@@ -32,7 +32,7 @@ function multiplierTable() {
   const body = rows.map(({ panel, measure, row }, number) =>
     make("tr", { class: number % 3 ? "" : "first" },
       make("th", { scope: "row" }, number % 3 ? make("span", { class: "unseen" }, panelTitle(panel)) : panelTitle(panel)),
-      make("td", {}, report.measures[measure].title),
+      make("td", {}, measureName(measure)),
       make("td", { class: "number" }, make("b", {}, size(row.dense_k90)), make("small", {}, range(row.dense_k90_interval, whole))),
       make("td", { class: "number" }, make("b", {}, size(row.sparse_k90)), make("small", {}, range(row.sparse_k90_interval, whole))),
       make("td", { class: "number" }, make("b", {}, row.multiplier === null ? "–" : `${d3.format(".1f")(row.multiplier)}×`),
@@ -43,14 +43,27 @@ function multiplierTable() {
     make("p", {}, "k90 is the number of units that explain 90% of the effect; the multiplier is that of the dense model over that of the sparse one. Beneath each its 95% interval, a bootstrap over prompts."),
     make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Multipliers" },
       make("table", { id: "multipliers" },
-        make("thead", {}, make("tr", {}, ...["Task", "Units", "Dense k90", "Sparse k90", "Multiplier", ""].map((text, at) =>
-          make(text ? "th" : "td", text ? { scope: "col", class: at > 1 ? "number" : "" } : {}, text)))),
+        make("thead", {}, make("tr", {}, ...["Task", "Units", "Dense k90", "Sparse k90", "Multiplier"].map((text, at) =>
+          make("th", { scope: "col", class: at > 1 ? "number" : "" }, text)), make("td", { class: "plot" }, intervalAxis(x)))),
         make("tbody", {}, ...body))));
+}
+
+const measureName = (measure) => {
+  const { units, ranking } = report.measures[measure];
+  return `${units}, ${ranking === "sentence" ? "each prompt" : "whole task"}`;
+};
+
+function intervalAxis(x) {
+  const [low, high] = x.domain();
+  const axis = d3.create("svg").attr("class", "ticks").attr("width", 200).attr("height", 14).attr("aria-hidden", true);
+  axis.selectAll("text").data([1, 2, 5, 10, 20, 50, 100, 1000].filter((value, at) => value <= high && (high / low < 30 || at % 3 === 0))).join("text")
+    .attr("x", x).attr("y", 11).attr("text-anchor", "middle").text((value) => `${whole(value)}×`);
+  return axis.node();
 }
 
 function intervalPlot(row, x, colour) {
   const plot = d3.create("svg").attr("width", 200).attr("height", 22).attr("aria-hidden", true);
-  plot.append("line").attr("x1", x(1)).attr("x2", x(1)).attr("y1", 0).attr("y2", 22).attr("class", "even");
+  plot.append("line").attr("x1", x(1)).attr("x2", x(1)).attr("y1", 0).attr("y2", 22).attr("class", "parity");
   if (row.multiplier !== null) {
     const [low, high] = row.multiplier_interval;
     plot.append("line").attr("x1", x(low ?? x.domain()[1])).attr("x2", x(high ?? x.domain()[1])).attr("y1", 11).attr("y2", 11).attr("stroke", colour).attr("stroke-width", 1.5);

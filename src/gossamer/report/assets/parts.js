@@ -102,7 +102,7 @@ const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}â€
 
 const whole = d3.format(",");
 const share = (value) => (value === null || value === undefined || Number.isNaN(value) ? "â€“" : d3.format(".2f")(value));
-const percent = (value) => (value === 0 ? "0%" : value < 0.0001 ? `${d3.format(".1~e")(value * 100)}%` : `${d3.format(".3~g")(value * 100)}%`);
+const percent = (value) => `${d3.format(".3~r")(value * 100)}%`;
 const signed = (value) => d3.format("+.3~g")(value);
 const size = (k) => (k === null ? "not reached" : whole(k));
 const weight = (value) => (value > 0 && value < 0.001 ? "< 0.001" : d3.format(".3f")(value));

@@ -1,7 +1,7 @@
 // Attention patterns on canvas: query down, key across, dark is attention on a square-root scale.
 
 const RAMPS = {
-  light: ["#ffffff", "#9db4d6", "#1b3a6b", "#050a18"],
+  light: ["#f4f6f9", "#9db4d6", "#1b3a6b", "#050a18"],
   dark: ["#191c22", "#30507f", "#86abdf", "#f4f7ff"],
 };
 const bitmaps = new Map(); // of the last few prompts, each head drawn once
@@ -141,10 +141,12 @@ async function headPair(panel, prompt, place, room) {
   const { layer, head } = place;
   return make("div", { class: "pair" }, ...both.map((one, number) => {
     const { rank, score, of } = rankOf(panel, SIDES[number], place);
-    return make("figure", { "data-side": SIDES[number] },
+    const figure = make("figure", { "data-side": SIDES[number] },
       make("figcaption", {},
         make("span", { class: "name" }, swatch(colourOf(panel, SIDES[number])), panel.models[SIDES[number]].label),
         make("span", { class: "detail" }, `rank ${rank} of ${of} on the task, mean score ${signed(score)}; ${percent(openShare(one, layer, head))} of its edges are open here`)),
       largePattern(one, layer, head, room));
+    figure.style.width = `${room}px`;
+    return figure;
   }));
 }
