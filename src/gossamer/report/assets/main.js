@@ -16,7 +16,8 @@ function render() {
     mounted.add(state.view);
   }
   document.title = `${VIEWS[state.view]} · ${report.name} · Gossamer`;
-  Promise.resolve(view.update()).then(() => { document.documentElement.dataset.ready = fragment(); });
+  const now = fragment();
+  Promise.resolve(view.update()).then(() => { if (now === fragment()) document.documentElement.dataset.ready = now; });
 }
 
 function setTheme(theme) {
