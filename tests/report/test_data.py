@@ -54,7 +54,8 @@ def test_patterns_and_edges_are_those_of_the_files(run: Path) -> None:
     assert len(prompts) == len(explored) == 6
     for row, (prompt, one) in enumerate(zip(prompts, explored, strict=True)):
         own = prompt["sides"]["dense"]
-        assert prompt["clean"] == one.clean == stored.prompts[row]["clean"].split()
+        assert prompt["clean"] == one.clean
+        assert "".join(one.clean) == stored.prompts[row]["clean"]
         assert bytes(one.patterns) == content[own["patterns"] : own["patterns"] + one.patterns.size]
         index = np.frombuffer(content, "<i2", 4 * own["edges"], own["index"]).reshape(4, -1)
         assert index.T.tolist() == ranking["index"][row, : own["edges"]].tolist()
@@ -68,7 +69,7 @@ def test_patterns_and_edges_are_those_of_the_files(run: Path) -> None:
 def test_the_patterns_are_the_models_own(run: Path) -> None:
     (one, *_) = explorer.read(run / "panels" / "induction" / "dense" / explorer.FILE)
     model = gossamer.load("bundled:induction")
-    ids = torch.tensor([model.encode(" ".join(one.clean))])
+    ids = torch.tensor([model.encode("".join(one.clean))])
     model.hf.set_attn_implementation("eager")
     with torch.no_grad():
         out: Any = model.hf(ids, output_attentions=True)
@@ -77,9 +78,8 @@ def test_the_patterns_are_the_models_own(run: Path) -> None:
         weights = (one.patterns[layer] / 255.0) ** 2
         assert weights == pytest.approx(attention[0].numpy()[:, rows, columns], abs=0.004)
     best = out.logits[0, -1].softmax(-1).topk(explorer.PREDICTIONS)
-    assert [token for token, _, _ in one.after_clean] == [
-        str(model.tokenizer.decode([t])) for t in best.indices.tolist()
-    ]
+    words = [f" {model.tokenizer.decode([token])}" for token in best.indices.tolist()]
+    assert [token for token, _, _ in one.after_clean] == words
     assert [share for _, share, _ in one.after_clean] == pytest.approx(best.values.tolist(), abs=1e-5)
     assert one.after_clean[0][2] == "right"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -81,7 +84,7 @@ def test_the_hostile_words_are_shown_as_they_are(show: Open) -> None:
     settled(page)
     assert HOSTILE in page.locator("[data-prompt=after_clean] .text").inner_text()
     assert HOSTILE in page.locator("[data-prompt=after_clean] .guess").first.inner_text()  # as a token
-    assert HOSTILE in page.locator("select[data-choice=prompt]").inner_text()
+    assert "</script>" in page.locator("select[data-choice=prompt]").inner_text()
     assert "<b>evil&" in page.locator("select[data-choice=task]").inner_text()
     assert "<img src=x onerror=wind…" in page.locator(".sides").inner_text()
     point = page.evaluate(EDGE)
@@ -90,22 +93,40 @@ def test_the_hostile_words_are_shown_as_they_are(show: Open) -> None:
     assert page.evaluate("window.harmed") is None
 
 
-def test_the_policy_forbids_network_and_other_code(run: Path, browser: Any) -> None:
+def test_the_policy_forbids_network_and_other_code(run: Path, browser: Any, listener: tuple[str, list[str]]) -> None:
+    address, heard = listener
     page = browser.new_page()
     page.goto((run / "report.html").as_uri())
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
-    page.evaluate("""() => {
-      const script = document.createElement("script");
-      script.textContent = "window.harmed = 3";
-      document.body.append(script);
-      document.body.insertAdjacentHTML("beforeend", "<img src='http://127.0.0.1:9/x.png' onerror='window.harmed = 4'>");
-    }""")
+    assert page.evaluate(f"fetch('{address}').then(() => 'sent', () => 'refused')") == "refused"
+    page.evaluate(
+        """(address) => {
+          const script = document.createElement("script");
+          script.textContent = "window.harmed = 3";
+          document.body.append(script);
+          document.body.insertAdjacentHTML("beforeend", `<img src="${address}x.png" onerror="window.harmed = 4">`);
+        }""",
+        address,
+    )
     page.wait_for_timeout(200)
     assert page.evaluate("window.harmed") is None
-    assert asked == []
+    assert heard == []
     page.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """A server's address, and what it was asked for."""
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.path)
+            self.send_error(404)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", heard
+        server.shutdown()
 
 
 def test_the_slider_changes_the_drawing_and_the_effect(show: Open, run: Path) -> None:
@@ -172,7 +193,7 @@ def test_pointing_at_an_edge_and_clicking_it(show: Open, run: Path) -> None:
     said = page.locator("#tip").inner_text()
     ranking = stored(run).scores()
     layer, head, query, key = ranking["index"][0, 0].tolist()
-    words = stored(run).prompts[0]["clean"].split()
+    words = [" " + word for word in stored(run).prompts[0]["clean"].split()]
     assert f"L{layer}H{head} of induction" in said
     assert f"“{words[query]}” ({query + 1}) looks at “{words[key]}” ({key + 1})" in said
     assert "attention 0.9" in said or "attention 1.0" in said

@@ -33,7 +33,7 @@ Prediction = tuple[str, float, str]  # token, probability, and "right" or "wrong
 
 @dataclass(frozen=True, eq=False)
 class Explored:
-    """One prompt. Tokens are decoded one by one."""
+    """One prompt. Its tokens as text are what each adds to those before it: together they are the prompt."""
 
     clean: list[str]
     corrupted: list[str]
@@ -66,8 +66,8 @@ def explore_one(model: Model, passes: Passes, prompts: Prompts, row: int) -> Exp
     return Explored(
         clean=decoded(model, pair.clean),
         corrupted=decoded(model, pair.corrupted),
-        after_clean=predictions(model, clean, pair),
-        after_corrupted=predictions(model, corrupted, pair),
+        after_clean=predictions(model, clean, pair.clean, pair),
+        after_corrupted=predictions(model, corrupted, pair.corrupted, pair),
         patterns=np.ascontiguousarray(np.stack(seen.found)),
     )
 
@@ -94,14 +94,20 @@ def levels(weights: np.ndarray) -> np.ndarray:
 
 
 def decoded(model: Model, tokens: tuple[int, ...]) -> list[str]:
-    return [str(model.tokenizer.decode([token])) for token in tokens]
+    return [following(model, tokens[:at], token) for at, token in enumerate(tokens)]
 
 
-def predictions(model: Model, logits: Tensor, pair: EncodedPair) -> list[Prediction]:
+def following(model: Model, before: tuple[int, ...], token: int) -> str:
+    """What a token adds to a text: some tokenizers drop the space before a token that stands alone."""
+    start, whole, alone = (str(model.tokenizer.decode(ids)) for ids in ([*before], [*before, token], [token]))
+    return whole.removeprefix(start) if whole.startswith(start) and whole != start else alone
+
+
+def predictions(model: Model, logits: Tensor, tokens: tuple[int, ...], pair: EncodedPair) -> list[Prediction]:
     top = logits[0].float().softmax(dim=-1).topk(min(PREDICTIONS, logits.shape[-1]))
     kinds = {**dict.fromkeys(pair.wrong, "wrong"), **dict.fromkeys(pair.answers, "right")}
     return [
-        (str(model.tokenizer.decode([token])), share, kinds.get(token, ""))
+        (following(model, tokens, token), share, kinds.get(token, ""))
         for token, share in zip(top.indices.tolist(), top.values.tolist())
     ]
 

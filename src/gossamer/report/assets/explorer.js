@@ -15,8 +15,7 @@ const explorerView = {
     this.tables = make("div", { class: "tables" });
     this.body = make("div", {}, this.fields, this.prompts, this.slider,
       make("div", { class: "split" },
-        make("div", { class: "drawing" }, this.legend, this.sides, this.holder, this.chips), this.head),
-      this.tables);
+        make("div", {}, this.legend, this.sides, this.holder, this.chips, this.tables), this.head));
     this.none = make("div", {});
     section.append(make("h1", {}, "Circuit explorer"),
       make("p", { class: "lead" }, "The k attention edges that matter most on a prompt, dense beside sparse. Each runs from the token that is read to the token that reads it; its width is its score, dashed where it hurts. Point at an edge or a token to read it; click an edge to see its head."),

@@ -8,7 +8,8 @@ function render() {
   const nav = document.getElementById("views");
   refill(nav, ...Object.entries(VIEWS).map(([view, title]) =>
     make("a", { href: fragment({ view }), "data-view": view, "data-key": view, tabindex: 0, "aria-current": view === state.view ? "page" : null }, title)));
-  nav.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
+  const current = nav.querySelector("[aria-current]"); // scrollIntoView would also move where Tab begins
+  nav.scrollLeft = current.offsetLeft + current.offsetWidth - nav.clientWidth;
   for (const view of Object.keys(views)) document.getElementById(view).hidden = view !== state.view;
   const view = views[state.view];
   if (!mounted.has(state.view)) {

@@ -3,11 +3,12 @@
 const overviewView = {
   mount(section) {
     const tasks = report.panels.length;
-    section.append(
+    const parts = [
       make("h1", {}, report.name),
       make("p", { class: "lead" },
         `How many heads and attention edges ${tasks === 1 ? "a task takes" : `${tasks} tasks take`} in a model and in its sparse twin.`),
-      doubts(), multiplierTable(), sparseModels(), figureGallery(), settingsTables());
+      doubts(), multiplierTable(), sparseModels(), figureGallery(), settingsTables()];
+    section.append(...parts.filter(Boolean));
   },
   update() {},
 };
@@ -116,7 +117,7 @@ function saver(figure, kind, content) {
 
 // What a figure draws, as a function that gives CSV; null where the page lacks it.
 function figureTable(name) {
-  if (name in report.measures) return () => curveTable(report.panels.flatMap((panel) => SIDES.map((side) => [panel, side, panel.curves[name][side]])));
+  if (Object.hasOwn(report.measures, name)) return () => curveTable(report.panels.flatMap((panel) => SIDES.map((side) => [panel, side, panel.curves[name][side]])));
   if (name === "controls") {
     return () => curveTable(report.panels.flatMap((panel) => Object.entries(panel.controls).flatMap(([units, controls]) =>
       Object.values(controls).filter((control) => control.k).map((control) => [panel, `${control.label} (${units})`, control]))));

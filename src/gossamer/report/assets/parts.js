@@ -105,7 +105,7 @@ const share = (value) => (value === null || value === undefined || Number.isNaN(
 const percent = (value) => `${d3.format(".3~r")(value * 100)}%`;
 const signed = (value) => d3.format("+.3~g")(value);
 const size = (k) => (k === null ? "not reached" : whole(k));
-const weight = (value) => (value > 0 && value < 0.001 ? "< 0.001" : d3.format(".3f")(value));
+const weight = (value) => (value === 0 ? "0" : value < 0.001 ? "< 0.001" : d3.format(".3f")(value));
 
 const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const inkOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

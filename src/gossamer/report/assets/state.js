@@ -21,7 +21,7 @@ const state = {};
 function readState() {
   const given = new URLSearchParams(location.hash.slice(1));
   const number = (name) => (/^\d{1,9}$/.test(given.get(name) ?? "") ? Number(given.get(name)) : null);
-  state.view = given.get("view") in VIEWS ? given.get("view") : "overview";
+  state.view = Object.hasOwn(VIEWS, given.get("view")) ? given.get("view") : "overview";
   state.task = report.panels.some((panel) => panel.id === given.get("task")) ? given.get("task") : report.panels[0].id;
   for (const [name, values] of Object.entries(CHOICES)) {
     state[name] = values.includes(given.get(name)) ? given.get(name) : values[0];
