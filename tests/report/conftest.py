@@ -80,7 +80,9 @@ def show(run: Path, browser: Any) -> Iterator[Open]:
         page = browser.new_context(viewport={"width": width, "height": height}, **context).new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(("file:", "blob:")) or complaints.append(asked.url))
+        page.on(
+            "request", lambda asked: complaints.extend([asked.url] * (not asked.url.startswith(("file:", "blob:"))))
+        )
         page.goto((of / "report.html").as_uri() + fragment)
         settled(page)
         pages.append(page)

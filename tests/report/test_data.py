@@ -149,7 +149,12 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert call("report", str(copy)) == 0
     assert "report.html" in capsys.readouterr().err
     shown: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: not shown.append(address))
+
+    def browse(address: str) -> bool:
+        shown.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
     (copy / "report.html").unlink()
     assert call("open", str(copy)) == 0
     assert shown == [(copy / "report.html").as_uri()]

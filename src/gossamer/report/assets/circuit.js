@@ -94,7 +94,7 @@ class CircuitDrawing {
     holder.addEventListener("pointerdown", (event) => this.point(event));
     holder.addEventListener("pointerleave", () => this.highlight(null));
     holder.addEventListener("click", (event) => {
-      const found = this.find(event);
+      const found = this.edges && this.find(event);
       if (found) onhead({ layer: found.one.layer[found.at], head: found.one.head[found.at] });
     });
   }
@@ -122,8 +122,7 @@ class CircuitDrawing {
     }
     for (const edge of this.edges) strokeEdge(context, edge.points, edge.style);
     context.globalAlpha = 1;
-    const samples = this.edges.flatMap((edge) => d3.range(1, 20).map((step) => ({ edge, at: along(edge.points, step / 20) })));
-    this.tree = d3.quadtree(samples, (sample) => sample.at[0], (sample) => sample.at[1]);
+    this.tree = null;
     const words = SIDES.map((side, number) => `${panel.models[side].label}: ${whole(both[number].kept.length)} edges`).join("; ");
     this.base.setAttribute("aria-label", `The kept edges between the prompt's tokens. ${words}. The tables below list them.`);
     this.highlight(null);
@@ -167,12 +166,19 @@ class CircuitDrawing {
 
   find(event) {
     const box = this.base.getBoundingClientRect();
-    const found = this.tree?.find(event.clientX - box.left, event.clientY - box.top, event.pointerType === "touch" ? 22 : 9);
+    this.tree ??= this.sampled();
+    const found = this.tree.find(event.clientX - box.left, event.clientY - box.top, event.pointerType === "touch" ? 22 : 9);
     return found?.edge ?? null;
   }
 
+  // Points along every edge, made when somebody first points.
+  sampled() {
+    const samples = this.edges.flatMap((edge) => d3.range(1, 20).map((step) => ({ edge, at: along(edge.points, step / 20) })));
+    return d3.quadtree(samples, (sample) => sample.at[0], (sample) => sample.at[1]);
+  }
+
   point(event) {
-    if (!this.place) return;
+    if (!this.edges) return;
     const box = this.base.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
     const token = Math.floor((y - this.place.top) / this.place.row);

@@ -51,12 +51,14 @@ const explorerView = {
     const place = state.head ?? bestHead(panel);
     const kept = both.map((one) => one.kept.filter((at) => one.layer[at] === place.layer && one.head[at] === place.head).length);
     const room = Math.min(360, Math.max(240, this.head.clientWidth - 30));
-    const pair = await headPair(panel, state.prompt, place, room);
+    const shown = [panel.id, state.prompt, headName(place), room, isDark()].join("/");
+    if (this.shown !== shown) this.pair = await headPair(panel, state.prompt, place, room); // it does not hang on k
+    this.shown = shown;
     this.head.dataset.head = headName(place);
     refill(this.head,
       make("div", { class: "title" }, make("h2", {}, headName(place)), headField(panel, place)),
       make("p", { class: "detail" }, `Of the edges kept it has ${whole(kept[0])} in the dense model, ${whole(kept[1])} in the sparse one.`),
-      pair);
+      this.pair);
   },
 };
 
