@@ -26,15 +26,15 @@ def main() -> None:
     asked = parser.parse_args()
     chosen = {name: value for name, value in (("task", asked.task), ("k", asked.k)) if value is not None}
     views = {
-        "explorer": {"view": "explorer", "colour": "head", **chosen},
-        "curves": {"view": "curves", "units": "edges"},
+        "explorer": ({"view": "explorer", "colour": "head", **chosen}, 1240),
+        "curves": ({"view": "curves", "units": "edges"}, 900),
     }
     page_address = write_report(asked.run).resolve().as_uri()
     browser_path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for name, state in views.items():
-            page = browser.new_page(viewport={"width": 1440, "height": 1100}, color_scheme="light")
+        for name, (state, height) in views.items():
+            page = browser.new_page(viewport={"width": 1440, "height": height}, color_scheme="light")
             page.goto(f"{page_address}#{urlencode(state)}")
             page.locator("html[data-ready]").wait_for(state="attached")
             page.screenshot(path=IMAGES / f"report-{name}.png")

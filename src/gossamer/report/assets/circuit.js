@@ -52,7 +52,8 @@ function bezier(place, one, at) {
   const way = one.side === "dense" ? -1 : 1;
   const x = one.side === "dense" ? place.panel - 4 : place.panel + place.middle + 4;
   const fan = (layer * one.heads + one.head[at]) / (one.layers * one.heads); // edges between the same tokens lie apart
-  const reach = (place.panel - 44) * (0.1 + 0.9 * Math.sqrt((query - key) / Math.max(1, place.n - 1))) + 26 * fan;
+  const spare = Math.min(80, place.panel * 0.2);
+  const reach = (place.panel - spare - 18) * (0.1 + 0.9 * Math.sqrt((query - key) / Math.max(1, place.n - 1))) + spare * fan;
   const spread = query === key ? place.row * 0.3 : 0;
   const out = x + (way * reach * 4) / 3;
   return [x, y0 - spread, out, y0 - spread, out, y1 + spread, x, y1 + spread];

@@ -76,7 +76,7 @@ function drawChart(figure, panel, measure, scale, controls) {
     .attr("role", "img").attr("tabindex", 0).attr("data-panel", panel.id).attr("data-measure", measure).attr("data-scale", scale)
     .attr("aria-label", `${panelTitle(panel)}: explained effect against ${state.units} kept, dense and sparse. Arrow keys read the values.`);
   const inner = `clip-${report.panels.indexOf(panel)}`;
-  svg.append("clipPath").attr("id", inner).append("rect").attr("x", edge.left).attr("y", edge.top - 4).attr("width", width - edge.left - edge.right + 4).attr("height", height - edge.top - edge.bottom + 8);
+  svg.append("clipPath").attr("id", inner).append("rect").attr("x", edge.left - 6).attr("y", edge.top - 4).attr("width", width - edge.left - edge.right + 12).attr("height", height - edge.top - edge.bottom + 8);
   svg.append("g").attr("class", "axis").attr("transform", `translate(0 ${height - edge.bottom})`)
     .call(log ? d3.axisBottom(x).ticks(5, "~s").tickSizeOuter(0) : d3.axisBottom(x).ticks(6, "~s").tickSizeOuter(0))
     .call((axis) => axis.selectAll(".tick").filter(function () { return log && !d3.select(this).select("text").text(); }).remove());
