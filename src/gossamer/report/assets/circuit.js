@@ -207,6 +207,7 @@ class CircuitDrawing {
     if (wanted === null) return hideTip();
     const chosen = this.edges.filter(wanted);
     this.holder.dataset.highlighted = chosen.length;
+    this.frame(this.pen, this.both[0].tokens); // tokens don't fade
     for (const edge of chosen) strokeEdge(this.pen, edge.points, { ...edge.style, width: edge.style.width + 0.8, alpha: 1 });
     this.pen.globalAlpha = 1;
     this.pen.setLineDash([]);
