@@ -1,6 +1,6 @@
 """From a run's files to what its page shows: one value for JSON, and bytes by name for all that is large.
 
-Nothing here needs a model, and nothing is computed that the run's files don't say.
+Nothing here needs a model: numbers are copied, but for the curves' bands, which are resampled as the figures' are.
 """
 
 from __future__ import annotations
