@@ -25,6 +25,8 @@ for command in (
     comparison.reproduce,
     comparison.compare,
     comparison.figures,
+    comparison.report,
+    comparison.open_report,
     circuits.circuits,
     circuits.plot,
     circuits.tasks,

@@ -1,4 +1,4 @@
-"""Dense against sparse, and the figures."""
+"""Dense against sparse, the figures and the report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gossamer.cli.options import Command, model_options
+from gossamer.errors import GossamerError
 from gossamer.screen import circuit_bar, describe_multipliers, note, training_bar
 
 
@@ -77,7 +78,6 @@ def reproduce(quick: bool, out: Path, panels: tuple[str, ...], as_json: bool, **
     """
     from gossamer.comparison.reproduce import reproduce
     from gossamer.comparison.run import Panel
-    from gossamer.errors import GossamerError
 
     if quick and panels:
         raise GossamerError("--quick is for the bundled models: leave out --quick or --panel")
@@ -125,7 +125,7 @@ def compare(
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def figures(run: Path) -> None:
-    """Draw the figures of a run of reproduce or compare again, from its files alone.
+    """Draw the figures and the report of a run of reproduce or compare again, from its files alone.
 
     \b
     Example:
@@ -134,12 +134,51 @@ def figures(run: Path) -> None:
     from gossamer.comparison.run import summarise
 
     describe_multipliers(summarise(run))
-    note(f"drawn into {run / 'figures'}")
+    note(f"drawn into {run / 'figures'}, and {run / 'report.html'}")
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def report(run: Path) -> None:
+    """Write RUN/report.html, the page to explore a run of reproduce or compare: one file, no network.
+
+    Figures are taken as they are in the run; `gossamer figures` draws them again, and writes the report too.
+
+    \b
+    Examples:
+      gossamer report runs/reproduce
+      gossamer report runs/ioi && gossamer open runs/ioi
+    """
+    from gossamer.report.page import write_report
+
+    path = write_report(run)
+    note(f"{path}: {path.stat().st_size / 1e6:.1f} MB; gossamer open {run} shows it")
+
+
+@click.command("open")
+@click.argument("run", type=click.Path(path_type=Path))
+def open_report(run: Path) -> None:
+    """Open the report of a run in a browser; it is written first if it is not there.
+
+    \b
+    Example:
+      gossamer open runs/reproduce
+    """
+    import webbrowser
+
+    path = run / "report.html"
+    if not path.exists():
+        from gossamer.report.page import write_report
+
+        write_report(run)
+    if not webbrowser.open(path.resolve().as_uri()):
+        raise GossamerError(f"no browser was found: open {path.resolve()} in one")
 
 
 def finish(table: list[Any], out: Path, as_json: bool) -> None:
     describe_multipliers(table)
     about = {
+        "report.html": f"the page to explore it (gossamer open {out})",
         "multipliers.csv": "the table",
         "controls.md": "the controls",
         "choices.csv": "the multiplier under every choice",

@@ -29,6 +29,12 @@ class Curve:
     def resampled(self, draws: np.ndarray) -> np.ndarray:
         return curves(draws, self.kept, self.clean)
 
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """The middle of the resampled curves, from (k,) to (k,): `LEVEL` of them."""
+        effects = self.resampled(resample(len(self.clean)))
+        low, high = np.nanquantile(effects, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        return low, high
+
     def resampled_sizes(self, draws: np.ndarray) -> np.ndarray:
         return sizes_at(self.ks, self.resampled(draws), log=self.log)
 

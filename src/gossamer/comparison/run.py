@@ -3,9 +3,10 @@
 RUN/run.json                                    what was asked
 RUN/models/NAME-sparse/                         the sparse twins, where they were made by this run
 RUN/panels/TASK/{dense,sparse}/MEASURE/         a circuit each; panels of a task that came before are TASK-2, ...
-RUN/panels/TASK/{dense,sparse}/patterns.safetensors
+RUN/panels/TASK/{dense,sparse}/patterns.safetensors, explorer.safetensors
 RUN/multipliers.json, multipliers.csv
 RUN/figures/
+RUN/report.html
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import pandas as pd
 
 from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison import explorer
 from gossamer.comparison.choices import combinations, file_of, measure_choices, write_choices
 from gossamer.comparison.controls import FOLDER as CONTROLS
 from gossamer.comparison.controls import UNITS, control_side, control_tuned
@@ -42,6 +44,7 @@ from gossamer.training.settings import differing
 REQUEST = "run.json"
 RESULT = "multipliers.json"
 ADDING = ("controls", "every")  # what a finished run can be asked for later
+REPORT = "report.html"
 SIDES = ("dense", "sparse")
 ORDER = ("sparse", "dense", "tuned")  # dense models are asked what the heads of the sparse ones explain in them
 
@@ -133,7 +136,7 @@ def compare(
 def finished(folder: Path, side: str, chosen: Choices) -> bool:
     if side == "tuned":
         return not chosen.controls or all((folder / CONTROLS / f"tuned-{units}" / SUMMARY).exists() for units in UNITS)
-    files = [*(f"{side}/{measure}/{SUMMARY}" for measure in MEASURES), f"{side}/{FILE}"]
+    files = [*(f"{side}/{measure}/{SUMMARY}" for measure in MEASURES), f"{side}/{FILE}", f"{side}/{explorer.FILE}"]
     if chosen.controls:
         files.append(f"{CONTROLS}/{side}.json")
     every = [file_of(folder, side, choice) for choice in combinations()] if chosen.every else []
@@ -153,6 +156,8 @@ def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: C
         save_circuit(model, some, folder / side / measure, asked, name, bar)
     if not (folder / side / FILE).exists():
         Patterns.of(model, some, Stored.read(folder / side / "heads_dataset")).save(folder / side / FILE)
+    if not (folder / side / explorer.FILE).exists():
+        explorer.save(explorer.explore(model, some), folder / side / explorer.FILE)
     if chosen.controls:
         control_side(model, side, some, folder, settings, bar)
     if chosen.every:
@@ -203,7 +208,8 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
 
 
 def clear(folder: Path) -> None:
-    (folder / RESULT).unlink(missing_ok=True)
+    for name in (RESULT, REPORT):
+        (folder / name).unlink(missing_ok=True)
     for name in ("panels", "figures", "models"):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
@@ -272,8 +278,9 @@ def check_weights(folder: Path, found: Sequence[Result]) -> None:
 
 
 def summarise(folder: Path) -> list[Multiplier]:
-    """The multipliers and the figures of a finished run, from its files."""
+    """The multipliers, the figures and the report of a finished run, from its files."""
     from gossamer.figures.run import draw_run
+    from gossamer.report.page import write_report
 
     panels = results(folder)
     table = []
@@ -291,4 +298,5 @@ def summarise(folder: Path) -> list[Multiplier]:
     frame = pd.json_normalize(rows)
     write_text(folder / "multipliers.csv", frame.to_csv(index=False))
     write_text(folder / RESULT, json.dumps(rows, indent=2) + "\n")
+    write_report(folder)
     return table

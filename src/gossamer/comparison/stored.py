@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from gossamer.circuits.circuit import SUMMARY
@@ -79,11 +80,21 @@ class Stored:
     def curve(self) -> Curve:
         return Curve(self.ks, self.kept, self.clean, log=self.units == "edges")
 
-    def best_heads(self, k: int) -> list[tuple[int, int]]:
-        """The k first heads of a dataset ranking, in layer-then-head order."""
-        scores = load_file(self.folder / "scores.safetensors")["scores"].double().mean(dim=0)  # (layer, head)
+    def scores(self) -> dict[str, torch.Tensor]:
+        """The scores file: see `Job.rankings`."""
+        try:
+            return load_file(self.folder / "scores.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise GossamerError(f"{self.folder}: scores.safetensors can't be read: {error}") from error
+
+    def head_order(self) -> torch.Tensor:
+        """A dataset ranking of heads, best first: layer * heads + head."""
+        scores = self.scores()["scores"].double().mean(dim=0)  # (layer, head)
         if self.summary["sign"] == "absolute":
             scores = scores.abs()
-        top = scores.flatten().argsort(descending=True, stable=True)[:k]
-        layers, heads = torch.unravel_index(top.sort().values, scores.shape)
-        return list(zip(layers.tolist(), heads.tolist()))
+        return scores.flatten().argsort(descending=True, stable=True)
+
+    def best_heads(self, k: int) -> list[tuple[int, int]]:
+        """The k first heads of a dataset ranking, in layer-then-head order."""
+        per_layer = self.summary["model"]["heads_per_layer"]
+        return [divmod(head, per_layer) for head in sorted(self.head_order()[:k].tolist())]

@@ -50,7 +50,7 @@ def training_of(name: str) -> Training | None:
             base_loss=result["base_loss"],
             kept_step=result["kept_step"],
             evaluations=[row for row in rows if "held_out_loss" in row],
-            evaluation={key: value for key, value in result["evaluation"].items() if key != "edges_by_head"},
+            evaluation=result["evaluation"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not made by `gossamer sparsify`, or only in part: the run does without

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from gossamer.comparison import bootstrap
 from gossamer.comparison.multiplier import Multiplier
 from gossamer.comparison.stored import Stored
 from gossamer.figures.style import PAIRS, plain
@@ -67,9 +65,8 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
     for circuit, name, colour in zip(panel.circuits, panel.names, panel.colours, strict=True):
         start = 1 if log else 0  # there is no 0 on a logarithmic axis
         ks, effect = circuit.ks[start:], circuit.effect[start:]
-        effects = circuit.curve.resampled(bootstrap.resample(len(circuit.clean)))[:, start:]
-        bottom, top = np.nanquantile(effects, [(1 - bootstrap.LEVEL) / 2, (1 + bootstrap.LEVEL) / 2], axis=0)
-        axes.fill_between(ks, bottom, top, color=colour, alpha=0.2, linewidth=0)
+        bottom, top = circuit.curve.band()
+        axes.fill_between(ks, bottom[start:], top[start:], color=colour, alpha=0.2, linewidth=0)
         axes.plot(ks, effect, color=colour, label=plain(name))
         low, high = min(low, effect.min()), max(high, effect.max())
     axes.set_title(plain(panel.title), loc="left")

@@ -1,0 +1,185 @@
+// Circuit explorer: a prompt, the k best edges of both models on it, and what they explain.
+
+const MOST_ROWS = 50; // of the edge tables
+
+const explorerView = {
+  mount(section) {
+    this.fields = make("div", { class: "controls" });
+    this.prompts = make("div", { class: "prompts" });
+    this.slider = make("div", { class: "slider" });
+    this.holder = make("div", { class: "circuit", id: "circuit" });
+    this.legend = make("ul", { class: "legend" });
+    this.sides = make("div", { class: "sides", "aria-hidden": true });
+    this.chips = make("div", { class: "chips" });
+    this.head = make("aside", { class: "head", "aria-label": "The chosen head" });
+    this.tables = make("div", { class: "tables" });
+    this.body = make("div", {}, this.fields, this.prompts, this.slider,
+      make("div", { class: "split" },
+        make("div", {}, this.legend, this.sides, this.holder, this.chips, this.tables), this.head));
+    this.none = make("div", {});
+    section.append(make("h1", {}, "Circuit explorer"),
+      make("p", { class: "lead" }, "The k attention edges that matter most on a prompt, dense beside sparse. Each runs from the token that is read to the token that reads it; its width is its score, dashed where it hurts. Point at an edge or a token to read it; click an edge to see its head."),
+      this.none, this.body);
+    this.drawing = new CircuitDrawing(this.holder, { onhead: (head) => setState({ head }) });
+  },
+
+  async update() {
+    const panel = currentPanel();
+    this.body.hidden = !panel.explorer.prompts;
+    this.none.replaceChildren(...(panel.explorer.prompts ? [] : [make("div", { class: "controls" }, taskField()), missing(panel)]));
+    if (!panel.explorer.prompts) return;
+    refill(this.fields, taskField(), promptField(panel),
+      choice("Drawn as", "shape", { arcs: "arcs", layers: "layers" }), choice("Coloured by", "colour", { layer: "layer", head: "head" }));
+    showPrompts(this.prompts, panel);
+    showSlider(this.slider, panel);
+    const k = currentSize(panel);
+    const shown = [panel.id, state.prompt];
+    const both = await Promise.all(SIDES.map((side) => explored(panel, side, state.prompt)));
+    if (shown[0] !== state.task || shown[1] !== state.prompt) return; // something else was chosen meanwhile
+    for (const one of both) one.kept = d3.range(Math.min(k, one.edges)).filter((at) => one.scores[at] !== 0); // others are kept, and do nothing
+    const colours = edgeColours(panel, both);
+    this.legend.replaceChildren(...colours.legend.map(({ colour, name }) => make("li", {}, swatch(colour), name)));
+    this.sides.replaceChildren(...SIDES.map((side) => make("span", {}, panel.models[side].label)));
+    this.drawing.draw(panel, both, colours);
+    Object.assign(this.holder.dataset, { k, shape: state.shape, colour: state.colour, drawn: this.drawing.edges.length });
+    showHeads(this.chips, both, this.drawing);
+    showEdges(this.tables, both, k, this.drawing);
+    await this.showHead(panel, both);
+  },
+
+  async showHead(panel, both) {
+    const place = state.head ?? bestHead(panel);
+    const kept = both.map((one) => one.kept.filter((at) => one.layer[at] === place.layer && one.head[at] === place.head).length);
+    const room = Math.min(360, Math.max(240, this.head.clientWidth - 30));
+    const shown = [panel.id, state.prompt, headName(place), room, isDark()].join("/");
+    if (this.shown !== shown) this.pair = await headPair(panel, state.prompt, place, room); // it does not hang on k
+    this.shown = shown;
+    this.head.dataset.head = headName(place);
+    refill(this.head,
+      make("div", { class: "title" }, make("h2", {}, headName(place)), headField(panel, place)),
+      make("p", { class: "detail" }, `Of the edges kept it has ${whole(kept[0])} in the dense model, ${whole(kept[1])} in the sparse one.`),
+      this.pair);
+  },
+};
+
+const bestHead = (panel) => {
+  const place = panel.heads.sparse.rank.indexOf(1), heads = panel.models.sparse.heads_per_layer;
+  return { layer: Math.floor(place / heads), head: place % heads };
+};
+
+function headField(panel, chosen) {
+  const { layers, heads_per_layer: heads } = panel.models.dense;
+  const all = d3.cross(d3.range(layers), d3.range(heads), (layer, head) => headName({ layer, head }));
+  return dropdown("Head", "head", all.map((name) => [name, name]), headName(chosen), (name) => {
+    const [layer, head] = name.slice(1).split("H").map(Number);
+    setState({ head: { layer, head } });
+  });
+}
+
+// Both prompts, what differs marked, and what the models would say next.
+function showPrompts(node, panel) {
+  const prompt = panel.explorer.prompts[state.prompt];
+  const row = (title, tokens, after) => make("div", { class: "prompt", "data-prompt": after },
+    make("div", {}, make("h2", {}, title), make("p", { class: "text" }, ...tokens.map((token, at) =>
+      (prompt.clean[at] === prompt.corrupted[at] ? token : marked(token))))),
+    make("div", { class: "guesses" }, ...SIDES.map((side) => guesses(panel, side, prompt.sides[side][after]))));
+  node.replaceChildren(row("Clean prompt", prompt.clean, "after_clean"), row("Corrupted prompt", prompt.corrupted, "after_corrupted"));
+}
+
+// The space before a word is not part of the difference.
+function marked(token) {
+  const [, space, word] = /^(\s*)(.*)$/s.exec(token);
+  const whole = document.createDocumentFragment();
+  whole.append(word ? space : "", make("mark", {}, word || token));
+  return whole;
+}
+
+function guesses(panel, side, list) {
+  return make("table", { class: "guess" },
+    make("caption", {}, swatch(colourOf(panel, side)), `${panel.models[side].label} predicts`),
+    make("tbody", {}, ...list.map(([token, probability, kind]) => {
+      const bar = d3.create("svg").attr("width", 60).attr("height", 8).attr("aria-hidden", true);
+      bar.append("rect").attr("width", Math.max(1, 60 * probability)).attr("height", 8).attr("rx", 1).attr("fill", colourOf(panel, side));
+      return make("tr", { class: kind }, make("th", { scope: "row" }, quoted(token)), make("td", {}, bar.node()),
+        make("td", { class: "number" }, percent(probability)), make("td", { class: "kind" }, kind === "right" ? "✓ right" : kind === "wrong" ? "✗ wrong" : ""));
+    })));
+}
+
+// k on the measured sizes: every number beside it is a forward pass, none is interpolated.
+function showSlider(node, panel) {
+  const sizes = edgeSizes(panel), k = currentSize(panel), at = sizes.indexOf(k);
+  const input = make("input", { type: "range", min: 0, max: sizes.length - 1, step: 1, id: "k", "data-key": "k", "aria-valuetext": `${whole(k)} edges`,
+    oninput: (event) => setState({ k: sizes[event.target.value] }) });
+  input.value = at;
+  const curve = panel.curves.edges_sentence;
+  const jumps = SIDES.filter((side) => curve[side].k90 !== null).map((side) =>
+    make("button", { type: "button", class: "quiet", "data-key": `k90-${side}`, onclick: () => setState({ k: sizes.find((other) => other >= curve[side].k90) ?? sizes.at(-1) }) },
+      `k90 ${side}: ${whole(curve[side].k90)}`));
+  const prompt = panel.explorer.prompts[state.prompt];
+  const effects = make("table", { class: "effects", id: "effects" },
+    make("caption", {}, "Explained effect"),
+    make("thead", {}, make("tr", {}, make("td", {}), make("th", { scope: "col" }, "this prompt"), make("th", { scope: "col" }, "all prompts"))),
+    make("tbody", {}, ...SIDES.map((side) => make("tr", { "data-side": side },
+      make("th", { scope: "row" }, swatch(colourOf(panel, side)), panel.models[side].label),
+      make("td", { class: "number" }, share(prompt.sides[side].effect[at])),
+      make("td", { class: "number" }, share(curve[side].effect[at]), make("small", {}, ` ${share(curve[side].low[at])} to ${share(curve[side].high[at])}`))))));
+  const most = d3.max(SIDES, (side) => prompt.sides[side].edges);
+  refill(node,
+    make("div", { class: "size" },
+      make("label", { for: "k" }, "Edges kept, k = ", make("output", { for: "k", id: "k-now" }, whole(k))),
+      input, make("div", { class: "jumps" }, ...jumps),
+      k > most ? make("p", { class: "hint" }, `Drawn are the first ${whole(most)}; the effect is that of all ${whole(k)}.`) : null),
+    effects);
+}
+
+// The heads of the kept edges, as buttons.
+function showHeads(node, both, drawing) {
+  node.replaceChildren(...both.map((one) => {
+    const counts = d3.rollups(one.kept, (places) => places.length, (at) => one.layer[at] * one.heads + one.head[at])
+      .sort((a, b) => d3.descending(a[1], b[1]));
+    const shown = counts.slice(0, 12);
+    return make("div", { "data-side": one.side },
+      make("h3", {}, `${whole(counts.length)} head${counts.length === 1 ? "" : "s"}`),
+      ...shown.map(([place, count]) => {
+        const head = { layer: Math.floor(place / one.heads), head: place % one.heads };
+        const own = (edge) => edge.one === one && edge.one.layer[edge.at] === head.layer && edge.one.head[edge.at] === head.head;
+        return make("button", { type: "button", class: "chip", "data-head": headName(head), "aria-label": `${headName(head)}, ${count} edges: show its pattern`,
+          onclick: () => setState({ head }), onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null),
+          onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) },
+        headName(head), make("small", {}, whole(count)));
+      }),
+      counts.length > shown.length ? make("span", { class: "hint" }, `and ${whole(counts.length - shown.length)} more`) : null);
+  }));
+}
+
+// The same edges as tables, for those who can't or don't want to point.
+function showEdges(node, both, k, drawing) {
+  node.replaceChildren(...both.map((one) => {
+    const shown = one.kept.slice(0, MOST_ROWS);
+    const rows = shown.map((at) => {
+      const place = { layer: one.layer[at], head: one.head[at] };
+      const own = (edge) => edge.one === one && edge.at === at;
+      const value = weightOf(levelAt(one.pattern(place.layer, place.head), one.query[at], one.from[at]));
+      return make("tr", { onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null) },
+        make("td", { class: "number" }, whole(at + 1)),
+        make("td", {}, make("button", { type: "button", class: "chip", "data-head": headName(place), onclick: () => setState({ head: place }),
+          onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) }, headName(place))),
+        tokenCell(one, one.query[at]), tokenCell(one, one.from[at]),
+        make("td", { class: "number" }, weight(value)), make("td", { class: "number" }, signed(one.scores[at])));
+    });
+    return make("div", { class: "wide long", tabindex: 0, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
+      make("table", { "data-side": one.side },
+        make("caption", {}, swatch(colourOf(one.panel, one.side)), `${one.panel.models[one.side].label}: ${edgeCount(one, k, shown.length)}`),
+        make("thead", {}, make("tr", {}, ...["", "Head", "Query", "looks at key", "Attention", "Score"].map((text, at) =>
+          make(text ? "th" : "td", text ? { scope: "col", class: at > 3 ? "number" : "" } : {}, text)))),
+        make("tbody", {}, ...rows)));
+  }));
+}
+
+const tokenCell = (one, at) => make("td", {}, quoted(one.tokens[at]), make("small", {}, ` ${at + 1}`));
+
+function edgeCount(one, k, shown) {
+  const all = one.kept.length, idle = Math.min(k, one.edges) - all;
+  const text = shown < all ? `the first ${whole(shown)} of ${whole(all)} edges` : `${whole(all)} edge${all === 1 ? "" : "s"}`;
+  return idle ? `${text}, the other ${whole(idle)} with a score of 0` : text;
+}

@@ -1,0 +1,376 @@
+"""The page in a real browser: what a reader sees and does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gossamer.comparison.run import results
+from gossamer.comparison.stored import Stored
+from gossamer.report.page import write_report
+from tests.report.conftest import HOSTILE, Open, settled
+
+VIEWS = ("overview", "curves", "explorer", "grid", "sparsity")
+EDGE = """
+(() => {  // the middle of the best dense edge, on the screen
+  const { edges, base } = explorerView.drawing;
+  const edge = edges.filter((one) => one.one.side === "dense").at(-1);
+  base.scrollIntoView({ block: "center" });
+  const [x, y] = along(edge.points, 0.5), box = base.getBoundingClientRect();
+  return [box.left + x, box.top + y];
+})()
+"""
+
+
+LAST_TOKEN = """
+(() => {  // where the prompt's last token is written
+  const { base, place } = explorerView.drawing;
+  base.scrollIntoView({ block: "center" });
+  const box = base.getBoundingClientRect();
+  return [box.left + place.width / 2, box.top + place.y(place.n - 1)];
+})()
+"""
+PROMPTS = "report.panels.find((panel) => panel.id === 'b-evil').explorer.prompts"
+UNNAMED = """
+[...document.querySelectorAll("button, a, input, select, canvas[role], svg[role], [role=region], [role=application]")]
+  .filter((node) => node.offsetParent !== null || node instanceof SVGElement)
+  .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim() || node.labels?.length))
+  .map((node) => node.outerHTML)
+"""
+
+
+def picture(page: Any, selector: str) -> str:
+    return str(page.evaluate("(s) => document.querySelector(s).toDataURL()", selector))
+
+
+def stored(run: Path, side: str = "dense", measure: str = "edges_sentence") -> Stored:
+    return Stored.read(run / "panels" / "induction" / side / measure)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens_in_silence(view: str, show: Open) -> None:
+    page = show(f"#view={view}")
+    assert page.locator(f"#{view} h1").is_visible()
+    assert page.locator("main > section:visible").count() == 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_fits_a_phone(view: str, theme: str, show: Open) -> None:
+    page = show(f"#view={view}", width=390, height=844, color_scheme=theme)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_hostile_prompt_is_text(view: str, show: Open) -> None:
+    page = show(f"#view={view}&task=b-evil")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.harmed") is None
+    assert page.evaluate("[...document.images].filter((image) => !image.src.startsWith('blob:')).length") == 0
+    assert page.locator("b >> text=evil").count() == 0
+
+
+def test_the_hostile_words_are_shown_as_they_are(show: Open) -> None:
+    page = show("#view=explorer&task=b-evil")
+    row = page.evaluate(f"{PROMPTS}.findIndex((one) => one.sides.dense.after_clean[0][0].includes('script'))")
+    page.locator("select[data-choice=prompt]").select_option(str(row))
+    settled(page)
+    assert HOSTILE in page.locator("[data-prompt=after_clean] .text").inner_text()
+    assert HOSTILE in page.locator("[data-prompt=after_clean] .guess").first.inner_text()  # as a token
+    assert "</script>" in page.locator("select[data-choice=prompt]").inner_text()
+    assert "<b>evil&" in page.locator("select[data-choice=task]").inner_text()
+    assert "<img src=x onerror=wind…" in page.locator(".sides").inner_text()
+    point = page.evaluate(EDGE)
+    page.mouse.move(*point)
+    assert "looks at" in page.locator("#tip").inner_text()
+    assert page.evaluate("window.harmed") is None
+
+
+def test_the_policy_forbids_network_and_other_code(run: Path, browser: Any, listener: tuple[str, list[str]]) -> None:
+    address, heard = listener
+    page = browser.new_page()
+    page.goto((run / "report.html").as_uri())
+    assert page.evaluate(f"fetch('{address}').then(() => 'sent', () => 'refused')") == "refused"
+    page.evaluate(
+        """(address) => {
+          const script = document.createElement("script");
+          script.textContent = "window.harmed = 3";
+          document.body.append(script);
+          document.body.insertAdjacentHTML("beforeend", `<img src="${address}x.png" onerror="window.harmed = 4">`);
+        }""",
+        address,
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.harmed") is None
+    assert heard == []
+    page.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """A server's address, and what it was asked for."""
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.path)
+            self.send_error(404)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", heard
+        server.shutdown()
+
+
+def test_the_slider_changes_the_drawing_and_the_effect(show: Open, run: Path) -> None:
+    page = show("#view=explorer&k=1")
+    before = picture(page, "#circuit canvas")
+    assert page.locator("#circuit").get_attribute("data-drawn") == "2"  # one edge a model
+    page.locator("#k").fill("6")
+    settled(page)
+    assert picture(page, "#circuit canvas") != before
+    k = stored(run).ks[6]
+    assert page.locator("#k-now").inner_text() == str(k)
+    assert f"k={k}" in page.url
+    for side in ("dense", "sparse"):
+        circuit = stored(run, side)
+        own = (circuit.kept[0, 6] - circuit.kept[0, 0]) / (circuit.clean[0] - circuit.kept[0, 0])
+        cells = page.locator(f"#effects [data-side={side}] td").all_inner_texts()
+        assert cells[0] == f"{own:.2f}"
+        assert cells[1].startswith(f"{circuit.effect[6]:.2f}")
+
+
+@pytest.mark.parametrize(("name", "value"), [("shape", "layers"), ("colour", "head")])
+def test_the_switches_of_the_drawing(name: str, value: str, show: Open) -> None:
+    page = show("#view=explorer&k=24")
+    before = picture(page, "#circuit canvas")
+    page.locator(f"#explorer [data-choice={name}] input[value={value}]").check(force=True)
+    settled(page)
+    assert picture(page, "#circuit canvas") != before
+    assert f"{name}={value}" in page.url
+
+
+def test_the_switches_of_the_curves(show: Open) -> None:
+    page = show("#view=curves")
+
+    def lines() -> list[str]:
+        settled(page)
+        return list(page.eval_on_selector_all("#curves path.curve", "(all) => all.map((one) => one.getAttribute('d'))"))
+
+    seen = [lines()]
+    assert len(seen[0]) == 4  # two tasks, dense and sparse
+    for name, value in [("scale", "log"), ("ranking", "dataset"), ("units", "edges"), ("controls", "on")]:
+        page.locator(f"#curves [data-choice={name}] input[value={value}]").check(force=True)
+        drawn = lines()
+        assert drawn not in seen
+        seen.append(drawn)
+    assert len(seen[-1]) > 4
+    assert page.locator("#curves [data-choice=ranking] input[value=dataset]").is_disabled()
+
+
+def test_pointing_at_a_curve_reads_it(show: Open, run: Path) -> None:
+    page = show("#view=curves")
+    box = page.locator("#curves svg[data-panel=induction]").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    said = page.locator("#tip").inner_text()
+    k = int(said.split("k = ")[1].split()[0])
+    effect = stored(run, measure="heads_sentence").effect[k]
+    assert f"{effect:.2f} (" in said
+    page.mouse.move(2, 2)
+    assert page.locator("#tip").is_hidden()
+
+
+def test_pointing_at_an_edge_and_clicking_it(show: Open, run: Path) -> None:
+    page = show("#view=explorer&k=2")
+    page.mouse.move(*page.evaluate(EDGE))
+    said = page.locator("#tip").inner_text()
+    ranking = stored(run).scores()
+    layer, head, query, key = ranking["index"][0, 0].tolist()
+    words = [" " + word for word in stored(run).prompts[0]["clean"].split()]
+    assert f"L{layer}H{head} of induction" in said
+    assert f"“{words[query]}” ({query + 1}) looks at “{words[key]}” ({key + 1})" in said
+    assert "attention 0.9" in said or "attention 1.0" in said
+    assert f"score +{ranking['scores'][0, 0].item():.3g}"[:9] in said
+    assert page.locator("#circuit").get_attribute("data-highlighted") == "1"
+    page.mouse.click(*page.evaluate(EDGE))
+    settled(page)
+    assert page.locator("aside.head").get_attribute("data-head") == f"L{layer}H{head}"
+    assert f"head=L{layer}H{head}" in page.url
+    own = stored(run, measure="heads_dataset").head_order().tolist().index(4 * layer + head) + 1
+    assert f"rank {own} of 8" in page.locator("aside.head").inner_text()
+
+
+def test_pointing_at_a_token_shows_its_edges(show: Open) -> None:
+    page = show("#view=explorer&k=24")
+    page.mouse.move(*page.evaluate(LAST_TOKEN))
+    assert "is looked at along" in page.locator("#tip").inner_text()
+    assert int(page.locator("#circuit").get_attribute("data-highlighted")) > 0
+
+
+def test_both_prompts_with_their_differences_and_predictions(show: Open, run: Path) -> None:
+    page = show("#view=explorer&prompt=1")
+    prompt = stored(run).prompts[1]
+    for name in ("clean", "corrupted"):
+        box = page.locator(f"[data-prompt=after_{name}]")
+        other = prompt["corrupted" if name == "clean" else "clean"].split()
+        differing = [word for word, instead in zip(prompt[name].split(), other) if word != instead]
+        assert box.locator("mark").all_inner_texts() == differing
+        assert box.locator(".guess").count() == 2
+        assert box.locator(".guess").first.locator("tbody tr").count() == 5
+    best = page.locator("[data-prompt=after_clean] .guess tr").first.inner_text()
+    assert prompt["answers"][0].strip() in best
+    assert "right" in best
+
+
+def test_a_link_restores_the_state(show: Open, run: Path) -> None:
+    k = stored(run).ks[5]
+    fragment = f"#view=explorer&task=b-evil&shape=layers&colour=head&prompt=2&k={k}&head=L1H3"
+    page = show(fragment)
+    assert page.evaluate("location.hash") == fragment
+    assert page.locator("select[data-choice=task]").input_value() == "b-evil"
+    assert page.locator("select[data-choice=prompt]").input_value() == "2"
+    assert page.locator("#k-now").inner_text() == str(k)
+    assert page.locator("#circuit").get_attribute("data-shape") == "layers"
+    assert page.locator("aside.head").get_attribute("data-head") == "L1H3"
+    drawn = picture(page, "#circuit canvas")
+    assert picture(show(fragment), "#circuit canvas") == drawn
+
+
+def test_a_link_that_makes_no_sense_is_forgiven(show: Open) -> None:
+    page = show("#view=constructor&task=__proto__&prompt=99&k=99999999&head=L99H99&zoom=1e9&shape=<b>")
+    assert page.locator("#overview").is_visible()
+    page = show("#view=explorer&prompt=99&k=99999999&head=L99H99")
+    assert page.locator("#circuit").is_visible()
+
+
+def test_the_grid_zooms_sorts_and_enlarges(show: Open) -> None:
+    page = show("#view=grid&side=dense")
+    board = page.locator(".scroll[data-side=dense]")
+    before = picture(page, ".scroll canvas")
+    page.locator("#grid [data-choice=sort] input[value=importance]").check(force=True)
+    settled(page)
+    assert board.get_attribute("data-first") in ("L0H1", "L1H2")  # the planted heads come first
+    assert picture(page, ".scroll canvas") != before
+    page.locator("#zoom").fill("120")
+    settled(page)
+    assert board.get_attribute("data-zoom") == "120"
+    box = board.bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 60)
+    assert page.locator(".large").is_visible()
+    assert page.locator(".large").get_attribute("data-head") == board.get_attribute("data-first")
+    page.mouse.click(box["x"] + 40, box["y"] + 60)
+    settled(page)
+    assert f"head={board.get_attribute('data-first')}" in page.url
+
+
+def test_sparsity_shows_the_same_head_twice(show: Open) -> None:
+    page = show("#view=sparsity")
+    assert page.locator(".cell").count() == 8
+    page.locator(".cell[data-head=L0H3]").click()
+    settled(page)
+    assert page.locator(".beside").get_attribute("data-head") == "L0H3"
+    assert page.locator(".beside canvas").count() == 2
+    page.locator(".cell[data-head=L1H0]").hover()
+    assert "of its edges are left" in page.locator("#tip").inner_text()
+
+
+def test_the_keyboard_reaches_everything(show: Open) -> None:
+    page = show("#view=overview")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the third view
+    page.wait_for_url("**#view=explorer**")
+    settled(page)
+    page.locator("#k").focus()
+    before = page.locator("#k-now").inner_text()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    page.keyboard.press("ArrowRight")  # the slider keeps the focus
+    settled(page)
+    assert page.locator("#k-now").inner_text() != before
+    assert page.evaluate("document.activeElement.id") == "k"
+    page.locator("#explorer [data-choice=shape] input[value=arcs]").focus()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    assert page.locator("#circuit").get_attribute("data-shape") == "layers"
+    page.locator(".tables .chip").first.focus()
+    assert page.locator("#circuit").get_attribute("data-highlighted") == "1"
+
+    page = show("#view=curves")
+    page.locator("#curves svg[tabindex]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert "1 heads" in page.locator("#live").inner_text()
+
+    page = show("#view=grid")
+    page.locator(".scroll").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".large").get_attribute("data-head") == "L0H1"
+    assert page.locator("#live").inner_text().startswith("L0H1, rank")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert "head=L0H1" in page.url
+
+    page = show("#view=sparsity&head=L0H1")
+    page.locator(".heat").focus()
+    page.keyboard.press("ArrowDown")
+    settled(page)
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    assert page.locator(".beside").get_attribute("data-head") == "L1H2"
+
+
+def test_what_a_screen_reader_is_told(show: Open) -> None:
+    page = show("#view=explorer")
+    assert page.evaluate(UNNAMED) == []
+    assert page.locator("nav [aria-current=page]").inner_text() == "Circuit explorer"
+
+
+def test_downloads(show: Open, run: Path) -> None:
+    page = show("#view=overview")
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        with page.expect_download() as saved:
+            page.locator(f"[data-save='heads_sentence.{kind}']").click()
+        content = Path(saved.value.path()).read_bytes()
+        assert content.startswith(start)
+        assert content == (run / "figures" / f"heads_sentence.{kind}").read_bytes()
+    with page.expect_download() as saved:
+        page.locator("[data-save='heads_sentence.csv']").click()
+    rows = Path(saved.value.path()).read_text().splitlines()
+    first = results(run)[0].circuits["heads_sentence"][0]
+    assert rows[0] == "task,curve,k,explained_effect,low,high"
+    assert [float(row.split(",")[3]) for row in rows[1 : 1 + len(first.ks)]] == pytest.approx(first.effect, abs=1e-5)
+    with page.expect_download() as saved:
+        page.locator("[data-save='grid_b-evil.csv']").click()
+    assert "model,layer,head,query,key" in Path(saved.value.path()).read_text()
+
+
+def test_the_theme_can_be_switched(show: Open) -> None:
+    page = show("#view=grid", color_scheme="light")
+    before = picture(page, ".scroll canvas")
+    page.locator("#theme").click()
+    settled(page)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert picture(page, ".scroll canvas") != before
+
+
+def test_a_run_without_patterns_still_opens(show: Open, run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    for path in old.rglob("explorer.safetensors"):
+        path.unlink()
+    write_report(old)
+    for view in ("explorer", "grid", "sparsity"):
+        page = show(f"#view={view}", of=old)
+        assert "give its command again" in page.locator(f"#{view}").inner_text()
+    assert show("#view=overview", of=old).locator("#multipliers").is_visible()
