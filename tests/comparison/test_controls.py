@@ -150,7 +150,9 @@ def test_controls_are_in_the_files(run: Path) -> None:
     text = (run / "controls.md").read_text()
     for heading in ("ranked within each prompt", "One ranking of heads", "Dense and sparse circuits", "CPR / CMD"):
         assert heading in text
-    assert (run / "figures" / "controls.svg").read_text().count("ranked by chance") >= 2
+    drawn = (run / "figures" / "controls.svg").read_text()
+    assert ">Induction<" in drawn
+    assert drawn.count("ranked by chance") >= 2
 
 
 def test_every_choice_is_in_the_table(run: Path) -> None:

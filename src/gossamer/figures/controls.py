@@ -29,8 +29,8 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
         for axes, result, (dense, sparse) in zip(row, results, colours, strict=True):
             draw_one(axes, baselines(result, units), dense, sparse)
             axes.set_xlabel(f"Number of {units.capitalize()} Kept")
-            if row is grid[0]:
-                axes.set_title(plain(result.title), loc="left")
+    for axes, result in zip(grid[0], results, strict=True):
+        axes.set_title(plain(result.title), loc="left")
     for axes in grid[:, 0]:
         axes.set_ylabel("Explained Effect")
     lines: dict[str, Any] = {}
