@@ -17,6 +17,7 @@ import torch
 import gossamer
 from gossamer.comparison import explorer
 from gossamer.comparison.run import Panel, compare, results
+from gossamer.comparison.stored import Stored
 from gossamer.errors import GossamerError
 from gossamer.report.data import MOST_EDGES, collect
 from gossamer.report.page import as_json, render, write_report
@@ -176,3 +177,21 @@ def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: pytest.Ca
     (copy / "panels" / "induction" / "dense" / explorer.FILE).write_bytes(b"broken")
     with pytest.raises(GossamerError, match=r"explorer.safetensors can't be read"):
         explorer.read(copy / "panels" / "induction" / "dense" / explorer.FILE)
+
+
+@pytest.mark.parametrize("wrong", ["{}", "null", "[]", "[1, 2, 3]"])
+def test_multipliers_of_another_run(wrong: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "multipliers.json").write_text(wrong)
+    assert "not that of this run" in refused(capsys, "report", str(copy))
+
+
+def test_a_prompt_may_hold_any_line_separator(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run / "panels" / "induction" / "dense" / "heads_sentence", copy)
+    before = Stored.read(copy).prompts
+    changed = [{**prompt, "clean": f"{prompt['clean']}\u2028\u0085 x"} for prompt in before]
+    text = "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in changed)
+    (copy / "prompts.jsonl").write_text(text, encoding="utf-8")
+    assert Stored.read(copy).prompts == changed

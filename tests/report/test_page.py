@@ -190,7 +190,7 @@ def test_pointing_at_a_curve_reads_it(show: Open, run: Path) -> None:
 def test_pointing_at_an_edge_and_clicking_it(show: Open, run: Path) -> None:
     page = show("#view=explorer&k=2")
     page.mouse.move(*page.evaluate(EDGE))
-    said = page.locator("#tip").inner_text()
+    said = page.locator("#tip").inner_text().replace("\u2068", "").replace("\u2069", "")  # tokens stand isolated
     ranking = stored(run).scores()
     layer, head, query, key = ranking["index"][0, 0].tolist()
     words = [" " + word for word in stored(run).prompts[0]["clean"].split()]
@@ -374,3 +374,46 @@ def test_a_run_without_patterns_still_opens(show: Open, run: Path, tmp_path: Pat
         page = show(f"#view={view}", of=old)
         assert "give its command again" in page.locator(f"#{view}").inner_text()
     assert show("#view=overview", of=old).locator("#multipliers").is_visible()
+
+
+@pytest.mark.parametrize(("view", "slider", "now"), [("explorer", "#k", "state.k"), ("grid", "#zoom", "state.zoom")])
+def test_a_slider_can_be_dragged_all_the_way(view: str, slider: str, now: str, show: Open) -> None:
+    page = show(f"#view={view}")
+    page.locator(slider).scroll_into_view_if_needed()
+    box = page.locator(slider).bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 2, y)
+    page.mouse.down()
+    seen = []
+    for part in range(1, 9):
+        page.mouse.move(box["x"] + box["width"] * part / 8 - 2, y)
+        seen.append(page.evaluate(now))
+    page.mouse.up()
+    settled(page)
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 3
+    assert float(page.locator(slider).input_value()) == float(page.locator(slider).get_attribute("max"))
+
+
+def test_a_head_keeps_the_focus_when_it_is_chosen(show: Open) -> None:
+    page = show("#view=explorer&k=2")
+    chip = page.locator("#explorer .chips button").first
+    chip.focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.evaluate("document.activeElement.className") == "chip"
+
+
+def test_a_damaged_explorer_file_costs_the_explorer_only(run: Path, tmp_path: Path, show: Open) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "panels" / "induction" / "dense" / "explorer.safetensors").write_bytes(b"broken")
+    write_report(copy)
+    page = show("#view=explorer", of=copy)
+    assert "remove that file" in page.locator("#explorer .note").inner_text()
+    assert show("#view=curves", of=copy).locator("#curves svg").count() > 0
+
+
+def test_text_that_turns_direction_turns_no_other(show: Open) -> None:
+    page = show()
+    assert page.evaluate('visible("a\\u202eb\\u2028c\\u0000\\n")') == "a\ufffdb\ufffdc\ufffd⏎"

@@ -66,8 +66,8 @@ class Stored:
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
         try:
-            lines = (self.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-            return [json.loads(line) for line in lines]
+            lines = (self.folder / "prompts.jsonl").read_text(encoding="utf-8").split("\n")  # a prompt may hold others
+            return [json.loads(line) for line in lines if line]
         except (OSError, ValueError) as error:
             raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error}") from error
 

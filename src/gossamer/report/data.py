@@ -56,6 +56,8 @@ def collect(run: Path) -> Report:
         multipliers = json.loads((run / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GossamerError(f"{run} is not finished: give the command that began it again") from error
+    if not (isinstance(multipliers, list) and len(multipliers) == len(MEASURES) * len(panels)):
+        raise GossamerError(f"{run / RESULT} is not that of this run: gossamer figures writes it again")
     colours = pair_colours([result.panel.dense for result in panels])
     files: dict[str, bytes] = {}
     found = []
@@ -147,7 +149,10 @@ def explorer_data(result: Result, files: dict[str, bytes]) -> dict[str, Any]:
     paths = [result.folder / side / explorer.FILE for side in SIDES]
     if not all(path.exists() for path in paths):
         return {"missing": "this run was made without the patterns of all heads: give its command again to add them"}
-    both = [explorer.read(path) for path in paths]
+    try:
+        both = [explorer.read(path) for path in paths]
+    except GossamerError as error:
+        return {"missing": f"{error}; remove that file and give the run's command again"}
     if any(dense.clean != sparse.clean for dense, sparse in zip(*both)):
         return {"missing": "the two models have different tokens, so that their edges can't be drawn side by side"}
     prompts: list[dict[str, Any]] = [
@@ -179,11 +184,10 @@ def prompt_effect(stored: Stored, row: int) -> np.ndarray:
 def edge_data(pack: Pack, index: np.ndarray, scores: np.ndarray) -> dict[str, int]:
     """A prompt's edges, best first: layers, heads, queries and keys one after the other, then scores."""
     known = min(MOST_EDGES, int((index[:, 0] >= 0).sum()))
-    shortened = (scores[:known].astype(np.float32).view(np.uint32) & 0xFFFFF000).view(np.float32)  # 11 bits do
     return {
         "edges": known,
         "index": pack.add(index[:known].T.astype(np.int16)),
-        "scores": pack.add(shortened),
+        "scores": pack.add(scores[:known].astype(np.float32)),
     }
 
 

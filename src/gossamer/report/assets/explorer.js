@@ -6,14 +6,14 @@ const explorerView = {
   mount(section) {
     this.fields = make("div", { class: "controls" });
     this.prompts = make("div", { class: "prompts" });
-    this.slider = make("div", { class: "slider" });
+    this.slider = sizeSlider();
     this.holder = make("div", { class: "circuit", id: "circuit" });
     this.legend = make("ul", { class: "legend" });
     this.sides = make("div", { class: "sides", "aria-hidden": true });
     this.chips = make("div", { class: "chips" });
     this.head = make("aside", { class: "head", "aria-label": "The chosen head" });
     this.tables = make("div", { class: "tables" });
-    this.body = make("div", {}, this.fields, this.prompts, this.slider,
+    this.body = make("div", {}, this.fields, this.prompts, this.slider.node,
       make("div", { class: "split" },
         make("div", {}, this.legend, this.sides, this.holder, this.chips, this.tables), this.head));
     this.none = make("div", {});
@@ -31,7 +31,7 @@ const explorerView = {
     refill(this.fields, taskField(), promptField(panel),
       choice("Drawn as", "shape", { arcs: "arcs", layers: "layers" }), choice("Coloured by", "colour", { layer: "layer", head: "head" }));
     showPrompts(this.prompts, panel);
-    showSlider(this.slider, panel);
+    this.slider.show(panel);
     const k = currentSize(panel);
     const shown = [panel.id, state.prompt];
     const both = await Promise.all(SIDES.map((side) => explored(panel, side, state.prompt)));
@@ -81,7 +81,7 @@ function showPrompts(node, panel) {
   const prompt = panel.explorer.prompts[state.prompt];
   const row = (title, tokens, after) => make("div", { class: "prompt", "data-prompt": after },
     make("div", {}, make("h2", {}, title), make("p", { class: "text" }, ...tokens.map((token, at) =>
-      (prompt.clean[at] === prompt.corrupted[at] ? token : marked(token))))),
+      (prompt.clean[at] === prompt.corrupted[at] ? make("bdi", {}, visible(token)) : marked(visible(token)))))),
     make("div", { class: "guesses" }, ...SIDES.map((side) => guesses(panel, side, prompt.sides[side][after]))));
   node.replaceChildren(row("Clean prompt", prompt.clean, "after_clean"), row("Corrupted prompt", prompt.corrupted, "after_corrupted"));
 }
@@ -90,7 +90,7 @@ function showPrompts(node, panel) {
 function marked(token) {
   const [, space, word] = /^(\s*)(.*)$/s.exec(token);
   const whole = document.createDocumentFragment();
-  whole.append(word ? space : "", make("mark", {}, word || token));
+  whole.append(word ? space : "", make("mark", {}, make("bdi", {}, word || token)));
   return whole;
 }
 
@@ -105,36 +105,47 @@ function guesses(panel, side, list) {
     })));
 }
 
-// k on the measured sizes: every number beside it is a forward pass, none is interpolated.
-function showSlider(node, panel) {
-  const sizes = edgeSizes(panel), k = currentSize(panel), at = sizes.indexOf(k);
-  const input = make("input", { type: "range", min: 0, max: sizes.length - 1, step: 1, id: "k", "data-key": "k", "aria-valuetext": `${whole(k)} edges`,
-    oninput: (event) => setState({ k: sizes[event.target.value] }) });
-  input.value = at;
+// k on the measured sizes: every number beside it is a forward pass, none is interpolated. The slider itself stays in
+// place while the state changes: one that is replaced can't be dragged.
+function sizeSlider() {
+  const input = make("input", { type: "range", min: 0, step: 1, id: "k",
+    oninput: (event) => setState({ k: edgeSizes(currentPanel())[event.target.value] }) });
+  const now = make("output", { for: "k", id: "k-now" });
+  const jumps = make("div", { class: "jumps" }), effects = make("div", {}), hint = make("p", { class: "hint" });
+  const node = make("div", { class: "slider" },
+    make("div", { class: "size" }, make("label", { for: "k" }, "Edges kept, k = ", now), input, jumps, hint), effects);
+  const show = (panel) => {
+    const sizes = edgeSizes(panel), k = currentSize(panel), at = sizes.indexOf(k);
+    input.max = sizes.length - 1;
+    input.value = at;
+    input.setAttribute("aria-valuetext", `${whole(k)} edges`);
+    now.textContent = whole(k);
+    const curve = panel.curves.edges_sentence, prompt = panel.explorer.prompts[state.prompt];
+    refill(jumps, ...SIDES.filter((side) => curve[side].k90 !== null).map((side) =>
+      make("button", { type: "button", class: "quiet", "data-key": `k90-${side}`, onclick: () => setState({ k: sizes.find((other) => other >= curve[side].k90) ?? sizes.at(-1) }) },
+        `k90 ${side}: ${whole(curve[side].k90)}`)));
+    effects.replaceChildren(effectTable(panel, prompt, at));
+    const most = d3.max(SIDES, (side) => prompt.sides[side].edges);
+    hint.hidden = k <= most;
+    hint.textContent = `Drawn are those of the first ${whole(most)} with a score; the effect is that of all ${whole(k)}.`;
+  };
+  return { node, show };
+}
+
+function effectTable(panel, prompt, at) {
   const curve = panel.curves.edges_sentence;
-  const jumps = SIDES.filter((side) => curve[side].k90 !== null).map((side) =>
-    make("button", { type: "button", class: "quiet", "data-key": `k90-${side}`, onclick: () => setState({ k: sizes.find((other) => other >= curve[side].k90) ?? sizes.at(-1) }) },
-      `k90 ${side}: ${whole(curve[side].k90)}`));
-  const prompt = panel.explorer.prompts[state.prompt];
-  const effects = make("table", { class: "effects", id: "effects" },
+  return make("table", { class: "effects", id: "effects" },
     make("caption", {}, "Explained effect"),
     make("thead", {}, make("tr", {}, make("td", {}), make("th", { scope: "col" }, "this prompt"), make("th", { scope: "col" }, "all prompts"))),
     make("tbody", {}, ...SIDES.map((side) => make("tr", { "data-side": side },
       make("th", { scope: "row" }, swatch(colourOf(panel, side)), panel.models[side].label),
       make("td", { class: "number" }, share(prompt.sides[side].effect[at])),
       make("td", { class: "number" }, share(curve[side].effect[at]), make("small", {}, ` ${share(curve[side].low[at])} to ${share(curve[side].high[at])}`))))));
-  const most = d3.max(SIDES, (side) => prompt.sides[side].edges);
-  refill(node,
-    make("div", { class: "size" },
-      make("label", { for: "k" }, "Edges kept, k = ", make("output", { for: "k", id: "k-now" }, whole(k))),
-      input, make("div", { class: "jumps" }, ...jumps),
-      k > most ? make("p", { class: "hint" }, `Drawn are the first ${whole(most)}; the effect is that of all ${whole(k)}.`) : null),
-    effects);
 }
 
 // The heads of the kept edges, as buttons.
 function showHeads(node, both, drawing) {
-  node.replaceChildren(...both.map((one) => {
+  refill(node, ...both.map((one) => {
     const counts = d3.rollups(one.kept, (places) => places.length, (at) => one.layer[at] * one.heads + one.head[at])
       .sort((a, b) => d3.descending(a[1], b[1]));
     const shown = counts.slice(0, 12);
@@ -143,7 +154,7 @@ function showHeads(node, both, drawing) {
       ...shown.map(([place, count]) => {
         const head = { layer: Math.floor(place / one.heads), head: place % one.heads };
         const own = (edge) => edge.one === one && edge.one.layer[edge.at] === head.layer && edge.one.head[edge.at] === head.head;
-        return make("button", { type: "button", class: "chip", "data-head": headName(head), "aria-label": `${headName(head)}, ${count} edges: show its pattern`,
+        return make("button", { type: "button", class: "chip", "data-head": headName(head), "data-key": `${one.side}-${headName(head)}`, "aria-label": `${headName(head)}, ${count} edges: show its pattern`,
           onclick: () => setState({ head }), onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null),
           onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) },
         headName(head), make("small", {}, whole(count)));
@@ -154,7 +165,7 @@ function showHeads(node, both, drawing) {
 
 // The same edges as tables, for those who can't or don't want to point.
 function showEdges(node, both, k, drawing) {
-  node.replaceChildren(...both.map((one) => {
+  refill(node, ...both.map((one) => {
     const shown = one.kept.slice(0, MOST_ROWS);
     const rows = shown.map((at) => {
       const place = { layer: one.layer[at], head: one.head[at] };
@@ -162,12 +173,12 @@ function showEdges(node, both, k, drawing) {
       const value = weightOf(levelAt(one.pattern(place.layer, place.head), one.query[at], one.from[at]));
       return make("tr", { onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null) },
         make("td", { class: "number" }, whole(at + 1)),
-        make("td", {}, make("button", { type: "button", class: "chip", "data-head": headName(place), onclick: () => setState({ head: place }),
+        make("td", {}, make("button", { type: "button", class: "chip", "data-head": headName(place), "data-key": `${one.side}-${at}`, onclick: () => setState({ head: place }),
           onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) }, headName(place))),
         tokenCell(one, one.query[at]), tokenCell(one, one.from[at]),
         make("td", { class: "number" }, weight(value)), make("td", { class: "number" }, signed(one.scores[at])));
     });
-    return make("div", { class: "wide long", tabindex: 0, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
+    return make("div", { class: "wide long", tabindex: 0, "data-key": `edges-${one.side}`, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
       make("table", { "data-side": one.side },
         make("caption", {}, swatch(colourOf(one.panel, one.side)), `${one.panel.models[one.side].label}: ${edgeCount(one, k, shown.length)}`),
         make("thead", {}, make("tr", {}, ...["", "Head", "Query", "looks at key", "Attention", "Score"].map((text, at) =>

@@ -5,14 +5,16 @@ const GAP = 8;
 
 const gridView = {
   mount(section) {
-    this.fields = make("div", { class: "controls" });
+    this.fields = make("div", { class: "contents" });
+    this.zoom = make("input", { type: "range", min: ZOOM.least, max: ZOOM.most, "data-choice": "zoom", id: "zoom", oninput: (event) => setState({ zoom: Number(event.target.value) }) });
+    this.zoomField = make("label", { class: "field" }, make("span", {}, "Zoom"), this.zoom); // stays, or it could not be dragged
     this.body = make("div", { class: "grids" });
     this.none = make("div", {});
     this.chosen = make("p", { class: "detail chosen" });
     this.large = make("div", { class: "large", "aria-hidden": true, hidden: true });
     section.append(make("h1", {}, "Heads grid"),
       make("p", { class: "lead" }, "Every head's attention pattern: query down, key across, dark is attention on a square-root scale. Point at a square to enlarge it, or focus the grid and use the arrow keys; + and − zoom."),
-      this.none, this.fields, this.chosen, this.body);
+      this.none, make("div", { class: "controls" }, this.fields, this.zoomField), this.chosen, this.body);
     document.body.append(this.large);
     this.boards = new Map();
   },
@@ -20,14 +22,13 @@ const gridView = {
   async update() {
     const panel = currentPanel();
     const there = Boolean(panel.explorer.prompts);
-    this.body.hidden = this.chosen.hidden = !there;
+    this.body.hidden = this.chosen.hidden = this.zoomField.hidden = !there;
     this.large.hidden = true;
     this.none.replaceChildren(...(there ? [] : [missing(panel)]));
     if (!there) return refill(this.fields, taskField());
-    const zoom = make("input", { type: "range", min: ZOOM.least, max: ZOOM.most, "data-choice": "zoom", id: "zoom", oninput: (event) => setState({ zoom: Number(event.target.value) }) });
-    zoom.value = state.zoom;
+    this.zoom.value = state.zoom;
     refill(this.fields, taskField(), promptField(panel), choice("Model", "side", { both: "both", dense: "dense", sparse: "sparse" }),
-      choice("Order", "sort", { layer: "layer", importance: "importance" }), make("label", { class: "field" }, make("span", {}, "Zoom"), zoom));
+      choice("Order", "sort", { layer: "layer", importance: "importance" }));
     const sides = state.side === "both" ? SIDES : [state.side];
     const all = await Promise.all(sides.map((side) => explored(panel, side, state.prompt)));
     if (panel.id !== state.task) return undefined;

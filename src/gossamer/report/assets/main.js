@@ -31,13 +31,14 @@ function setTheme(theme) {
 addEventListener("hashchange", () => { readState(); render(); });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; render(); } });
-document.getElementById("theme").addEventListener("click", () => {
-  setTheme(isDark() ? "light" : "dark");
+function switchTheme(theme) {
+  setTheme(theme);
   if (mounted.delete("overview")) document.getElementById("overview").replaceChildren();
   render();
-});
+}
+document.getElementById("theme").addEventListener("click", () => switchTheme(isDark() ? "light" : "dark"));
 document.getElementById("skip").addEventListener("click", () => document.getElementById("main").focus());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => { setTheme(event.matches ? "dark" : "light"); render(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => switchTheme(event.matches ? "dark" : "light"));
 
 setTheme(isDark() ? "dark" : "light");
 readState();

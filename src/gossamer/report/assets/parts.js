@@ -92,12 +92,14 @@ function csv(head, rows) {
   return [head, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
 }
 
-// Tokens: as a label the leading space goes, and what can't be seen gets a sign.
+// Tokens: as a label the leading space goes, and what can't be seen gets a sign. Characters that turn the direction of
+// the text around them would turn the page's own words too.
+const visible = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, "�");
 function label(token) {
-  const shown = token.replace(/^ (?=\S)/, "").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  const shown = visible(token.replace(/^ (?=\S)/, ""));
   return shown.trim() === "" ? "␣".repeat(Math.max(1, shown.length)) : shown;
 }
-const quoted = (token) => `“${token.replaceAll("\n", "⏎").replaceAll("\t", "⇥")}”`;
+const quoted = (token) => `\u2068“${visible(token)}”\u2069`; // isolated, so that its quotes stay around it
 const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 const whole = d3.format(",");
