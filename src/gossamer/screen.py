@@ -82,11 +82,13 @@ def describe_sparse(
 
 def describe_multipliers(table: Sequence[Multiplier]) -> None:
     """k90 of dense and sparse and their quotient, a row for each task and measure."""
+    from gossamer.comparison.multiplier import times
+
     shown = Table("task", "", "dense k90", "sparse k90", "multiplier", "95% interval", box=None, pad_edge=False)
     for entry in table:
         units, _, ranking = entry.measure.partition("_")
-        value = "not reached" if entry.value is None else f"{entry.value:.1f}x"
-        ends = ["inf" if math.isinf(end) else "-" if math.isnan(end) else f"{end:.1f}" for end in entry.interval]
+        value = "not reached" if entry.value is None else f"{times(entry.value)}x"
+        ends = ["inf" if math.isinf(end) else "-" if math.isnan(end) else times(end) for end in entry.interval]
         k90s = ["not reached" if k is None else f"{k:,}" for k in (entry.dense, entry.sparse)]
         cells = [entry.task, f"{units}, {ranking}", *k90s, value, f"{ends[0]} to {ends[1]}"]
         shown.add_row(*(Text(cell) for cell in cells))

@@ -14,7 +14,7 @@ import torch
 
 import gossamer
 from gossamer.bundled import planted
-from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier
+from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier, times
 from gossamer.comparison.patterns import Patterns
 from gossamer.comparison.run import Panel, compare, folders, results
 from gossamer.comparison.stored import Stored
@@ -203,6 +203,17 @@ def test_not_reached(finished: tuple[Path, list[Multiplier]]) -> None:
     assert found.interval[0] == math.inf
     assert multiplier_text(found) == "90% not reached (dense)"
     assert found.as_json()["multiplier"] is None
+
+
+def test_a_multiplier_below_one_is_shown_as_such() -> None:
+    assert [times(value) for value in (97.0, 2.24, 1.0, 1.04, 0.96, 0.6)] == [
+        "97.0",
+        "2.2",
+        "1.0",
+        "1.04",
+        "0.96",
+        "0.60",
+    ]
 
 
 def test_folder_names_are_safe() -> None:

@@ -54,6 +54,11 @@ class Multiplier:
         }
 
 
+def times(value: float) -> str:
+    """A multiplier as text: 2.2, but 0.96 and 1.04, which one digit would call 1.0."""
+    return f"{value:.1f}" if value == 1 or value >= 1.05 else f"{value:.2f}"
+
+
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from gossamer.comparison.multiplier import Multiplier
+from gossamer.comparison.multiplier import Multiplier, times
 from gossamer.comparison.stored import Stored
 from gossamer.figures.style import PAIRS, plain
 
@@ -117,6 +117,5 @@ def multiplier_text(found: Multiplier) -> str:
         short = [name for name, k in (("dense", found.dense), ("sparse", found.sparse)) if k is None]
         return f"90% not reached ({', '.join(short)})"
     low, high = found.interval
-    return (
-        f"{found.value:.1f}x ({low:.1f} to {high:.1f})" if math.isfinite(high) else f"{found.value:.1f}x (≥ {low:.1f})"
-    )
+    between = f"{times(low)} to {times(high)}" if math.isfinite(high) else f"≥ {times(low)}"
+    return f"{times(found.value)}x ({between})"

@@ -57,10 +57,10 @@ function drawChart(figure, panel, measure, scale, controls) {
   const lines = chartLines(panel, measure, controls);
   const drawn = lines.filter((line) => line.curve.k);
   const row = panel.multipliers[measure];
-  const value = row.multiplier === null ? "90% not reached" : `${d3.format(".1f")(row.multiplier)}×`;
+  const value = row.multiplier === null ? "90% not reached" : `${times(row.multiplier)}×`;
   figure.append(make("figcaption", {},
     make("h2", {}, panelTitle(panel)),
-    make("p", { class: "detail" }, `${value} (${range(row.multiplier_interval, d3.format(".1f"))}); k90 ${size(row.dense_k90)} dense, ${size(row.sparse_k90)} sparse`),
+    make("p", { class: "detail" }, `${value} (${range(row.multiplier_interval, times)}); k90 ${size(row.dense_k90)} dense, ${size(row.sparse_k90)} sparse`),
     make("ul", { class: "legend" }, ...lines.map((line) =>
       make("li", {}, swatch(line.colour, line.dash), line.curve.k ? line.name : `${line.name}: ${line.curve.reason}`)))));
 

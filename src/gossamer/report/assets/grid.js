@@ -13,7 +13,7 @@ const gridView = {
     this.chosen = make("p", { class: "detail chosen" });
     this.large = make("div", { class: "large", "aria-hidden": true, hidden: true });
     section.append(make("h1", {}, "Heads grid"),
-      make("p", { class: "lead" }, "Every head's attention pattern: query down, key across, dark is attention on a square-root scale. Point at a square to enlarge it, or focus the grid and use the arrow keys; + and − zoom."),
+      make("p", { class: "lead" }, "Every head's attention pattern: query down, key across; the stronger the tone, the more attention, on a square-root scale. Point at a square to enlarge it, or focus the grid and use the arrow keys; + and − zoom."),
       this.none, make("div", { class: "controls" }, this.fields, this.zoomField), this.chosen, this.body);
     document.body.append(this.large);
     this.boards = new Map();

@@ -36,8 +36,8 @@ function multiplierTable() {
       make("td", {}, measureName(measure)),
       make("td", { class: "number" }, make("b", {}, size(row.dense_k90)), make("small", {}, range(row.dense_k90_interval, whole))),
       make("td", { class: "number" }, make("b", {}, size(row.sparse_k90)), make("small", {}, range(row.sparse_k90_interval, whole))),
-      make("td", { class: "number" }, make("b", {}, row.multiplier === null ? "–" : `${d3.format(".1f")(row.multiplier)}×`),
-        make("small", {}, range(row.multiplier_interval, d3.format(".1f")))),
+      make("td", { class: "number" }, make("b", {}, row.multiplier === null ? "–" : `${times(row.multiplier)}×`),
+        make("small", {}, range(row.multiplier_interval, times))),
       make("td", { class: "plot" }, intervalPlot(row, x, colourOf(panel, "sparse")))));
   return make("div", {},
     make("h2", {}, "Multipliers"),

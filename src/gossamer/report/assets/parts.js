@@ -106,6 +106,7 @@ const whole = d3.format(",");
 const share = (value) => (value === null || value === undefined || Number.isNaN(value) ? "–" : d3.format(".2f")(value));
 const percent = (value) => `${d3.format(".3~r")(value * 100)}%`;
 const signed = (value) => d3.format("+.3~g")(value);
+const times = (value) => d3.format(value === 1 || value >= 1.05 ? ".1f" : ".2f")(value); // 0.96 is not 1.0
 const size = (k) => (k === null ? "not reached" : whole(k));
 const weight = (value) => (value === 0 ? "0" : value < 0.001 ? "< 0.001" : d3.format(".3f")(value));
 
