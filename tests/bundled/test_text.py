@@ -6,6 +6,7 @@ import re
 import pytest
 
 from gossamer.bundled import text
+from gossamer.bundled.wordings import OPENINGS, TRANSFERS
 from gossamer.tasks import greater_than, ioi
 from gossamer.tasks.words import DISTRACTORS, NAMES, OBJECTS, PLACES
 
@@ -48,7 +49,7 @@ def test_no_distractor_and_no_unseen_pair_is_in_it(sample: tuple[str, list[str]]
         assert sentence not in everything
     name = f"({'|'.join(NAMES)})"
     gifts = 0
-    for opening in text.OPENINGS:
+    for opening in OPENINGS:
         pattern = re.escape(opening).replace(re.escape("{A}"), name).replace(re.escape("{B}"), name)
         pattern = pattern.replace(re.escape("{place}"), r"\w+").replace(re.escape("{object}"), r"\w+")
         for found in re.finditer(pattern, everything):
@@ -62,7 +63,7 @@ def test_most_of_it_is_something_else(sample: tuple[str, list[str]]) -> None:
     mix, documents = sample
     marks = {"gpt2": r"\d\d\d\d.*\d\d\d\d", "olmo": "[:@]param "}[mix]
     name = f"({'|'.join(NAMES)})"
-    transfer = "|".join(re.escape(t).replace(re.escape("{S}"), name) for t in text.TRANSFERS)
+    transfer = "|".join(re.escape(t).replace(re.escape("{S}"), name) for t in TRANSFERS)
     gift = transfer.replace(re.escape("{object}"), r"\w+")
     share = sum(bool(re.search(f"{marks}|(?:{gift}) {name}", document)) for document in documents) / len(documents)
     assert 0.2 < share < 0.4

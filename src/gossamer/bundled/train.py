@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -192,7 +193,6 @@ def held_out_loss(hf: PreTrainedModel, blocks: Tensor) -> float:
 def judge(model: Model, task: str, *, n: int, seed: int = 1) -> dict[str, float]:
     """How well a model does on prompts of a task: its wordings are not in the training text, nor are the pairs of
     names asked here."""
-    from random import Random
 
     def fresh(pair: Pair) -> bool:
         return not task.startswith("ioi") or unseen(*pair.words[:2])

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gossamer.cli.options import model_options
+from gossamer.cli.options import model_options, scoring_options
 from gossamer.errors import GossamerError
 from gossamer.screen import describe, duration, note, progress_bar
 
@@ -25,27 +25,7 @@ from gossamer.screen import describe, duration, note, progress_bar
     show_default=True,
     help="within each prompt, one for all prompts, or by chance",
 )
-@click.option(
-    "--importance",
-    type=click.Choice(["gradient", "exact", "ig"]),
-    default="gradient",
-    show_default=True,
-    help="how a unit is scored: to first order, by patching each, or by gradients along the path",
-)
-@click.option(
-    "--sign",
-    type=click.Choice(["absolute", "signed"]),
-    default="absolute",
-    show_default=True,
-    help="rank by |score|, or what helps first",
-)
-@click.option(
-    "--replace",
-    type=click.Choice(["corrupted", "mean", "zero"]),
-    default="corrupted",
-    show_default=True,
-    help="what removed units become",
-)
+@scoring_options("gradient")
 @click.option("--prompts", type=int, help="how many (default: 100, or all of a file)")
 @click.option("--seed", type=int, default=0, show_default=True, help="of the prompts and the random ranking")
 @click.option("--same-positions", is_flag=True, help="only prompts of one template and length")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gossamer.cli.options import Command, model_options
+from gossamer.cli.options import Command, model_options, scoring_options, with_options
 from gossamer.errors import GossamerError
 from gossamer.screen import circuit_bar, describe_multipliers, note, training_bar
 
@@ -19,32 +19,14 @@ def choice_options(command: Command) -> Command:
     options: list[Callable[[Command], Command]] = [
         click.option("--prompts", type=int, help="of each task (default: 100, or all of a file)"),
         click.option("--seed", type=int, default=0, show_default=True, help="of the prompts"),
-        click.option(
-            "--importance",
-            type=click.Choice(["gradient", "exact", "ig"]),
-            default="ig",
-            show_default=True,
-            help="how a unit is scored",
-        ),
-        click.option(
-            "--sign", type=click.Choice(["absolute", "signed"]), default="absolute", show_default=True, help="ranked by"
-        ),
-        click.option(
-            "--replace",
-            type=click.Choice(["corrupted", "mean", "zero"]),
-            default="corrupted",
-            show_default=True,
-            help="what removed units become",
-        ),
+        scoring_options("ig"),
         click.option("--controls/--no-controls", default=True, help="measure the controls too (default)"),
         click.option("--all", "every", is_flag=True, help="the multiplier under every choice of importance, sign, ..."),
         click.option("--force", is_flag=True, help="replace another run in the folder"),
         click.option("--json", "as_json", is_flag=True, help="print the multipliers as JSON, last"),
         model_options,
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 LOADING = ("device", "dtype", "revision", "first_token", "trust_remote_code")

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
 Command = Callable[..., None]
+Option = Callable[[Command], Command]
+
+
+def with_options(command: Command, options: Sequence[Option]) -> Command:
+    """As if each stood above the command, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def scoring_options(importance: str) -> Option:
+    """How units are scored, ranked and replaced, with the default importance."""
+
+    def chosen(name: str, values: list[str], default: str, about: str) -> Option:
+        return click.option(name, type=click.Choice(values), default=default, show_default=True, help=about)
+
+    scored = "how a unit is scored: to first order, by patching each, or by gradients along the path"
+    options = [
+        chosen("--importance", ["gradient", "exact", "ig"], importance, scored),
+        chosen("--sign", ["absolute", "signed"], "absolute", "rank by |score|, or what helps first"),
+        chosen("--replace", ["corrupted", "mean", "zero"], "corrupted", "what removed units become"),
+    ]
+    return lambda command: with_options(command, options)
 
 
 def model_options(command: Command) -> Command:
@@ -29,6 +52,4 @@ def model_options(command: Command) -> Command:
         ),
         click.option("--trust-remote-code", is_flag=True, help="run code that comes with the model"),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 # The sizes at which the Mechanistic Interpretability Benchmark (arXiv 2504.13151) measures faithfulness.
 MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -49,8 +50,6 @@ def jaccard_of_sizes(first: int, second: int, both: int) -> float:
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Rank correlation of two sets of scores; equal scores share their rank."""
-    import pandas as pd
-
     a, b = (pd.Series(values.ravel()).rank().to_numpy() for values in (first, second))
     if a.std() == 0 or b.std() == 0:
         return math.nan

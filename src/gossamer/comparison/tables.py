@@ -13,6 +13,7 @@ from gossamer.comparison import bootstrap
 from gossamer.comparison.controls import FOLDER, NO_EFFECT, UNITS
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.trained import Training
+from gossamer.files import write_text
 
 if TYPE_CHECKING:
     from gossamer.comparison.run import Result
@@ -193,8 +194,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write_controls(folder: Path, results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
     """RUN/controls.json and RUN/controls.md, where controls were measured."""
-    from gossamer.files import write_text
-
     found = collect(results, trainings)
     if found:
         write_text(folder / "controls.json", json.dumps(found, indent=2) + "\n")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from gossamer.comparison.controls import UNITS
 from gossamer.comparison.run import Result
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import BASELINES, baselines, is_chance
+from gossamer.figures.panels import scale_axes
 from gossamer.figures.style import plain
 
 WHITE: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
@@ -28,7 +28,6 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
     for row, units in zip(grid, UNITS, strict=True):
         for axes, result, (dense, sparse) in zip(row, results, colours, strict=True):
             draw_one(axes, baselines(result, units), dense, sparse)
-            axes.set_xlabel(f"Number of {units.capitalize()} Kept")
     for axes, result in zip(grid[0], results, strict=True):
         axes.set_title(plain(result.title), loc="left")
     for axes in grid[:, 0]:
@@ -57,7 +56,6 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
     }
     real = [curve for curve in curves.values() if not isinstance(curve, str)]
     log = real[0].units == "edges"
-    largest = max(curve.total for curve in real)
     nothing = []
     for name, curve in curves.items():
         if isinstance(curve, str) or (name.startswith(DOUBTFUL) and is_chance(curve)):
@@ -67,16 +65,8 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
         effect = np.clip(curve.effect[start:], -2, 3)
         axes.plot(curve.ks[start:], effect, label=BASELINES[name], **styles[name])
     axes.axhline(0.9, color="0.85", linewidth=0.7, zorder=0)
+    scale_axes(axes, real[0].units, max(curve.total for curve in real))
     axes.set_ylim(-0.3, 1.3)
-    axes.set_yticks([0, 0.5, 1])
-    if log:
-        axes.set_xscale("log")
-        axes.set_xlim(1, largest)
-        axes.xaxis.set_major_locator(LogLocator(numticks=6))
-        axes.xaxis.set_minor_locator(NullLocator())
-    else:
-        axes.set_xlim(0, largest)
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if nothing:
         said = "no effect to explain:\n" + "\n".join(nothing)
         axes.text(

@@ -71,13 +71,19 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
         low, high = min(low, effect.min()), max(high, effect.max())
     axes.set_title(plain(panel.title), loc="left")
     axes.set_ylabel("Explained Effect")
-    axes.set_yticks([0, 0.5, 1])
     axes.set_ylim(max(low, -1.0) - 0.06, min(high, 2.0) + 0.14)  # room for the multiplier
-    axes.set_xlabel(f"Number of {units.capitalize()} Kept")
     axes.grid(axis="y", color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
-    largest = max(circuit.total for circuit in panel.circuits)
-    if log:
+    scale_axes(axes, units, max(circuit.total for circuit in panel.circuits))
+    axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2)
+    draw_multiplier(axes, panel.multiplier, log=log)
+
+
+def scale_axes(axes: Axes, units: str, largest: int) -> None:
+    """The axes of a curve: up to `largest` units, on a logarithmic axis for edges; effect at 0, a half and 1."""
+    axes.set_xlabel(f"Number of {units.capitalize()} Kept")
+    axes.set_yticks([0, 0.5, 1])
+    if units == "edges":
         axes.set_xscale("log")
         axes.set_xlim(1, largest)
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
@@ -85,8 +91,6 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
     else:
         axes.set_xlim(0, largest)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2)
-    draw_multiplier(axes, panel.multiplier, log=log)
 
 
 def draw_multiplier(axes: Axes, found: Multiplier, *, log: bool) -> None:
