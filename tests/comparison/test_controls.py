@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,13 @@ from gossamer.bundled import planted
 from gossamer.comparison.choices import combinations
 from gossamer.comparison.controls import elsewhere, halves, leak, rephrased, shuffled, untrained
 from gossamer.comparison.run import Panel, compare, results
+from gossamer.comparison.stored import Stored
 from gossamer.comparison.subsets import completeness_and_minimality, explained, keeping
 from gossamer.comparison.tables import baselines, is_chance
 from gossamer.models import Model
 from tests.conftest import wrapped
 
-SETTINGS = {"importance": "ig", "sign": "absolute", "replace": "corrupted", "seed": 0}
+SETTINGS: dict[str, Any] = {"importance": "ig", "sign": "absolute", "replace": "corrupted", "seed": 0}
 
 
 def symmetric() -> Model:
@@ -93,11 +95,12 @@ def test_the_planted_circuit_is_complete_and_minimal(planted_model: Model) -> No
 
 def test_a_ranking_from_elsewhere_on_the_planted_model(planted_model: Model) -> None:
     prompts = gossamer.prompts("induction", planted_model, 12)
-    found = elsewhere(planted_model, *halves(prompts), SETTINGS)
+    scores = gossamer.circuit(planted_model, prompts, ranking="dataset").rankings["scores"]
+    found = elsewhere(planted_model, prompts, scores, *halves(12), SETTINGS)
     assert (found["ranked_on"], found["measured_on"]) == (6, 6)
     assert found["k90_own_ranking"] == found["k90_other_ranking"] == 2
     assert found["explained_effect_at_own_k90"] >= 0.9
-    assert rephrased(planted_model, prompts, SETTINGS) == {"reason": "the task has one wording"}
+    assert rephrased(planted_model, prompts, scores, SETTINGS) == {"reason": "the task has one wording"}
 
 
 def test_a_bad_ranking_from_elsewhere_needs_more(planted_model: Model) -> None:
@@ -173,7 +176,8 @@ def test_the_leak_is_measured_and_mended(tmp_path: Path) -> None:
     gating.install([layer.attention for layer in model.layers], torch.zeros(model.n_layers, model.n_heads))
     model = gossamer.wrap(model.hf, model.tokenizer, name="gated")
     prompts = gossamer.prompts("induction", model, 4)
-    found = leak(model, prompts, SETTINGS)
+    gossamer.circuit(model, prompts, **SETTINGS).save(tmp_path)
+    found = leak(model, prompts, Stored.read(tmp_path), SETTINGS)
     assert set(found) == {"as_trained", "renormalised"}
     assert found["as_trained"]["clean"] != found["renormalised"]["clean"]
     assert not any(gate.renormalise for gate in gating.gates(model.hf))  # and left as it was

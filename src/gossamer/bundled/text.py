@@ -43,7 +43,9 @@ from gossamer.tasks.words import (
     PLACES,
 )
 
-VERSION = 1  # to be raised when any document changes
+VERSION = 2  # to be raised when any document changes
+
+RECITED = sorted({*ADJECTIVES, *ANIMALS, *ARGUMENTS, *COPYABLE, *OBJECTS, *PLACES, *THINGS})
 
 
 def unseen(first: str, second: str) -> bool:
@@ -51,11 +53,11 @@ def unseen(first: str, second: str) -> bool:
     return zlib.crc32(" ".join(sorted((first, second))).encode()) % 10 == 0
 
 
-def pick_pair(rng: Random) -> tuple[str, str]:
+def pick_names(rng: Random, n: int = 2) -> list[str]:
     while True:
-        first, second = rng.sample(NAMES, 2)
-        if not unseen(first, second):
-            return first, second
+        names = rng.sample(NAMES, n)
+        if not any(unseen(*pair) for pair in itertools.combinations(names, 2)):
+            return names
 
 
 # The task families.
@@ -63,7 +65,7 @@ def pick_pair(rng: Random) -> tuple[str, str]:
 
 def gift(rng: Random) -> str:
     """IOI in other words than the task's."""
-    indirect, subject = pick_pair(rng)
+    indirect, subject = pick_names(rng)
     a, b = rng.sample([indirect, subject], 2)
     words = {"place": rng.choice(PLACES), "object": rng.choice(OBJECTS)}
     wording = f"{rng.choice(OPENINGS)} {rng.choice(TRANSFERS)}"
@@ -75,7 +77,7 @@ def gift_in_context(rng: Random) -> str:
 
 
 def gift_after_scenes(rng: Random) -> str:
-    before = min(rng.randrange(13), rng.randrange(13))
+    before = rng.choice((0, 0, 0, 1, 2, 3, 5, 8, 12))
     return " ".join([*(scene(rng) for _ in range(before)), gift(rng), *thanks(rng)])
 
 
@@ -139,7 +141,7 @@ def scenes(rng: Random) -> str:
 
 
 def story(rng: Random) -> str:
-    name, friend = rng.sample(NAMES, 2)
+    name, friend = pick_names(rng)
     he, his, him = ("She", "her", "her") if name in WOMEN else ("He", "his", "him")
     thing, place, other = rng.choice(OBJECTS), *rng.sample(PLACES, 2)
     adjective, animal = rng.choice(ADJECTIVES), rng.choice(list(SOUNDS))
@@ -169,7 +171,7 @@ def story(rng: Random) -> str:
 
 
 def talk(rng: Random) -> str:
-    asks, knows = rng.sample(NAMES, 2)
+    asks, knows = pick_names(rng)
     thing, place = rng.choice(OBJECTS), rng.choice(PLACES)
     return rng.choice(
         (
@@ -183,7 +185,7 @@ def talk(rng: Random) -> str:
 
 
 def taller(rng: Random) -> str:
-    a, b, c = rng.sample(NAMES, 3)
+    a, b, c = pick_names(rng, 3)
     more, most = rng.choice((("taller", "tallest"), ("older", "oldest"), ("faster", "fastest")))
     return f"{a} is {more} than {b}. {b} is {more} than {c}. So the {most} of them is {a}."
 
@@ -201,6 +203,13 @@ def copying(rng: Random) -> str:
     if rng.random() < 0.3:
         return f"Forwards: {' '.join(words)}. Backwards: {' '.join(reversed(words))}."
     return f"Say: {' '.join(words)}. Again: {' '.join(words)}."
+
+
+def reciting(rng: Random) -> str:
+    """A long list said twice, from which a model learns early to look back for what came next."""
+    words = " ".join(rng.sample(RECITED, rng.randint(8, 20)))
+    first, again = rng.choice((("Listen:", "Repeat:"), ("He said:", "She said:"), ("List:", "The same list:")))
+    return f"{first} {words}. {again} {words}."
 
 
 def sums(rng: Random) -> str:
@@ -297,6 +306,7 @@ PROSE: dict[Kind, float] = {
     taller: 2,
     colours: 2,
     copying: 2,
+    reciting: 3,
     sums: 2,
     calendar: 1,
     facts: 2,

@@ -14,23 +14,30 @@ from gossamer.circuits.activations import Activations
 from gossamer.circuits.batch import Batch
 from gossamer.circuits.units import Unit
 
-PER_DECADE = 16
+SIZES = ("every", "few")
+PER_DECADE = {"every": 16, "few": 6}  # of edges
 EVERY_HEAD = 384  # up to this many heads every k is measured
 
 
-def sizes(unit: str, total: int) -> list[int]:
+def sizes(unit: str, total: int, which: str = "every") -> list[int]:
     """The k at which the curve is measured, from 0 to `total`.
 
     Heads: every k up to 384 heads; in larger models every k up to 128, then even steps, about 350 in all.
-    Edges: 16 a decade.
+    Edges: 16 a decade. "few", for controls: heads every k up to 8, then steps of an eighth; 6 a decade of edges.
     """
+    if unit == "heads" and which == "few":
+        chosen = [0]
+        while chosen[-1] < total:
+            chosen.append(min(total, chosen[-1] + max(1, chosen[-1] // 8)))
+        return chosen
     if unit == "heads":
         if total <= EVERY_HEAD:
             return list(range(total + 1))
         step = math.ceil((total - 128) / 224)
         return sorted({*range(129), *range(128, total, step), total})
-    steps = math.ceil(PER_DECADE * math.log10(total)) if total > 1 else 0
-    return sorted({0, total, *(min(total, round(10 ** (i / PER_DECADE))) for i in range(steps + 1))})
+    decade = PER_DECADE[which]
+    steps = math.ceil(decade * math.log10(total)) if total > 1 else 0
+    return sorted({0, total, *(min(total, round(10 ** (i / decade))) for i in range(steps + 1))})
 
 
 def measure(

@@ -44,6 +44,7 @@ class Settings:
     replace: str = "corrupted"
     ig_steps: int = 5
     seed: int = 0
+    sizes: str = "every"
 
     def check(self, prompts: Prompts) -> None:
         choices = {
@@ -52,6 +53,7 @@ class Settings:
             "importance": importance.IMPORTANCES,
             "sign": SIGNS,
             "replace": REPLACEMENTS,
+            "sizes": curve.SIZES,
         }
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
@@ -77,6 +79,7 @@ def circuit(
     replace: str = "corrupted",
     ig_steps: int = 5,
     seed: int = 0,
+    sizes: str = "every",
     scores: Tensor | None = None,
     batch: int | None = None,
     parts: Parts | None = None,
@@ -93,6 +96,7 @@ def circuit(
         sign: "absolute" ranks by |score|, "signed" what helps first.
         replace: what removed units become: "corrupted", "mean" or "zero".
         seed: of the random ranking.
+        sizes: the k to measure: "every", or "few" for a curve in a fraction of the time.
         scores: of a given ranking, (layer, head): one that was found elsewhere, on other prompts or in another model.
         batch: prompts at once; by default as many as fit, and fewer when memory runs out.
         parts: finished batches of an interrupted run.
@@ -102,7 +106,7 @@ def circuit(
     Raises:
         GossamerError: an unknown choice, or a task on which the explained effect is undefined.
     """
-    settings = Settings(units, ranking, importance, sign, replace, ig_steps, seed)
+    settings = Settings(units, ranking, importance, sign, replace, ig_steps, seed, sizes)
     settings.check(prompts)
     if (ranking == "given") != (scores is not None):
         raise GossamerError("a given ranking needs scores, and scores are for a given ranking: give both or neither")
@@ -140,7 +144,7 @@ class Job:
         self.unit: Unit = UNITS[settings.units]
         self.size = batch or fitting_size(model, prompts, patterns=self.unit.patterns)
         total = max(self.total(len(pair)) for pair in prompts.pairs)
-        self.ks = curve.sizes(settings.units, total)
+        self.ks = curve.sizes(settings.units, total, settings.sizes)
         self.means: list[Tensor] | None = None
         # A mean or a zero differs from the clean value everywhere, so that there is nothing to share.
         self.reuse_prefix = reuse_prefix and model.reuses_prefix and settings.replace == "corrupted"

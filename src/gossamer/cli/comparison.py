@@ -17,7 +17,12 @@ from gossamer.screen import circuit_bar, describe_multipliers, note, training_ba
 def choice_options(command: Command) -> Command:
     """How circuits are found and where they go, the same for one pair and for several."""
     options: list[Callable[[Command], Command]] = [
-        click.option("--prompts", type=int, help="of each task (default: 100, or all of a file)"),
+        click.option("--prompts", type=int, help="of each task (default: 100, or all of a file; with --quick 30)"),
+        click.option(
+            "--sizes",
+            type=click.Choice(["every", "few"]),
+            help="the sizes of circuits to measure (default: every, with --quick few)",
+        ),
         click.option("--seed", type=int, default=0, show_default=True, help="of the prompts"),
         scoring_options("ig"),
         click.option("--controls/--no-controls", default=True, help="measure the controls too (default)"),
@@ -33,7 +38,7 @@ LOADING = ("device", "dtype", "revision", "first_token", "trust_remote_code")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="use the sparse models that come with the package, don't train them")
+@click.option("--quick", is_flag=True, help="use the sparse models that come with the package, and fewer prompts")
 @click.option(
     "--out", default=Path("runs/reproduce"), show_default=True, type=click.Path(path_type=Path), help="folder"
 )

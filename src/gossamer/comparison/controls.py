@@ -14,14 +14,16 @@ the sparse one's heads explain in it, for the sparse one also what its shut edge
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from gossamer.attention import gating
 from gossamer.circuits.discover import NoEffect, circuit
@@ -41,10 +43,10 @@ NO_EFFECT = "no-effect.json"  # in place of a circuit, where there is nothing to
 def control_side(model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
     """All controls of one model on one task; what is done already is not done again."""
     here = panel / FOLDER
-    asked = {"ranking": "sentence", **settings}
+    asked = {**settings, "ranking": "sentence", "sizes": "few"}
     nonsense = shuffled(prompts, settings["seed"])
     for units in UNITS:
-        by_chance = {**settings, "ranking": "random", "units": units}
+        by_chance = {**asked, "ranking": "random", "units": units}
         try_circuit(model, prompts, here / f"random-{side}-{units}", by_chance, bar)
         try_circuit(model, nonsense, here / f"nonsense-{side}-{units}", {**asked, "units": units}, bar)
     if side == "dense":
@@ -60,7 +62,7 @@ def control_side(model: Model, side: str, prompts: Prompts, panel: Path, setting
 def control_tuned(model: Model, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
     """The dense model after as much training with no penalty: is it the sparsity, or the training?"""
     for units in UNITS:
-        asked = {**settings, "ranking": "sentence", "units": units}
+        asked = {**settings, "ranking": "sentence", "units": units, "sizes": "few"}
         try_circuit(model, prompts, panel / FOLDER / f"tuned-{units}", asked, bar)
 
 
@@ -98,10 +100,11 @@ def untrained(model: Model, seed: int) -> Model:
 
 def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any]) -> dict[str, Any]:
     dataset = Stored.read(panel / side / "heads_dataset")
+    scores = dataset.scores()["scores"].double()  # (prompt, layer, head)
     needed = dataset.best_heads(dataset.total if dataset.k90 is None else dataset.k90)
     found: dict[str, Any] = {
-        "held_out_ranking": elsewhere(model, *halves(prompts), settings),
-        "rephrasing": rephrased(model, prompts, settings),
+        "held_out_ranking": elsewhere(model, prompts, scores, *halves(len(prompts)), settings),
+        "rephrasing": rephrased(model, prompts, scores, settings),
         "circuit": completeness_and_minimality(model, prompts, needed),
         "standard_scores": {
             measure: mib_scores(stored.ks, stored.effect, stored.total)
@@ -112,12 +115,11 @@ def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dic
     if side == "dense":
         other = Stored.read(panel / "sparse" / "heads_dataset")
         theirs = other.best_heads(other.total if other.k90 is None else other.k90)
+        own, as_many = explained(model, prompts, [theirs, dataset.best_heads(len(theirs))]).tolist()
         found["sparse_heads_in_dense"] = {
             "heads": len(theirs),
-            "explained_effect": float(explained(model, prompts, [theirs])[0]),
-            "explained_effect_of_as_many_of_its_own": float(
-                explained(model, prompts, [dataset.best_heads(len(theirs))])[0]
-            ),
+            "explained_effect": own,
+            "explained_effect_of_as_many_of_its_own": as_many,
         }
         found["overlap"] = {
             "dense_heads": len(needed),
@@ -126,24 +128,33 @@ def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dic
             "by_chance": chance_jaccard(len(needed), len(theirs), dataset.total),
         }
     elif model.sparse:
-        found["leak"] = leak(model, prompts, settings)
+        found["leak"] = leak(model, prompts, Stored.read(panel / side / "heads_sentence"), settings)
     return found
 
 
-def halves(prompts: Prompts) -> tuple[Prompts, Prompts]:
-    return prompts.some(range(0, len(prompts), 2)), prompts.some(range(1, len(prompts), 2))
+def halves(prompts: int) -> tuple[Sequence[int], Sequence[int]]:
+    return range(0, prompts, 2), range(1, prompts, 2)
 
 
-def elsewhere(model: Model, ranked_on: Prompts, measured_on: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
-    """One ranking of heads, found on some prompts and judged on others; beside, that of the others themselves."""
-    if not ranked_on.pairs or not measured_on.pairs:
+def elsewhere(
+    model: Model,
+    prompts: Prompts,
+    scores: Tensor,
+    ranked_on: Sequence[int],
+    measured_on: Sequence[int],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """One ranking of heads, by their scores (prompt, layer, head) on some prompts, judged on others; beside it that of
+    the others themselves."""
+    if not len(ranked_on) or not len(measured_on):
         return {"reason": "too few prompts"}
+    given = {"sign": settings["sign"], "replace": settings["replace"], "seed": settings["seed"], "sizes": "few"}
+    judged = prompts.some(measured_on)
     try:
-        theirs = circuit(model, ranked_on, units="heads", ranking="dataset", **settings)
-        own = circuit(model, measured_on, units="heads", ranking="dataset", **settings)
-        scores = theirs.rankings["scores"].double().mean(dim=0)
-        given = {"sign": settings["sign"], "replace": settings["replace"], "seed": settings["seed"]}
-        moved = circuit(model, measured_on, units="heads", ranking="given", scores=scores, **given)
+        own, moved = (
+            circuit(model, judged, units="heads", ranking="given", scores=scores[list(rows)].mean(dim=0), **given)
+            for rows in (measured_on, ranked_on)
+        )
     except NoEffect as error:
         return {"reason": str(error)}
     k = own.k90
@@ -152,11 +163,11 @@ def elsewhere(model: Model, ranked_on: Prompts, measured_on: Prompts, settings: 
         "measured_on": len(measured_on),
         "k90_own_ranking": k,
         "k90_other_ranking": moved.k90,
-        "explained_effect_at_own_k90": None if k is None else float(moved.explained_effect[moved.ks.index(k)]),
+        "explained_effect_at_own_k90": None if k is None else float(np.interp(k, moved.ks, moved.explained_effect)),
     }
 
 
-def rephrased(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
+def rephrased(model: Model, prompts: Prompts, scores: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
     """Ranked on some wordings, judged on the others."""
     own = [pair.pair.template.split("-")[0] for pair in prompts.pairs]  # "3-ABBA" is wording 3
     wordings = sorted(set(own))
@@ -165,29 +176,29 @@ def rephrased(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[
     first = set(wordings[::2])
     inside = [row for row, wording in enumerate(own) if wording in first]
     outside = [row for row, wording in enumerate(own) if wording not in first]
-    return {"wordings": len(wordings), **elsewhere(model, prompts.some(inside), prompts.some(outside), settings)}
+    return {"wordings": len(wordings), **elsewhere(model, prompts, scores, inside, outside, settings)}
 
 
-def leak(model: Model, prompts: Prompts, settings: dict[str, Any]) -> dict[str, Any]:
-    """The same circuit with the softmax over the open keys only, so that shut edges have no say at all."""
-    found: dict[str, Any] = {}
-    for name, renormalise in (("as_trained", None), ("renormalised", True)):
-        try:
-            with renormalised(model, renormalise):
-                result = circuit(model, prompts, units="heads", ranking="sentence", **settings)
-        except NoEffect as error:
-            return {"reason": f"{name}: {error}"}
-        found[name] = {"k90": result.k90, "clean": float(result.clean.mean()), "accuracy": float(result.correct.mean())}
-    return found
+def leak(model: Model, prompts: Prompts, as_trained: Stored, settings: dict[str, Any]) -> dict[str, Any]:
+    """The circuit, and that with the softmax over the open keys only, so that shut edges have no say at all."""
+    try:
+        with renormalised(model):
+            other = circuit(model, prompts, units="heads", ranking="sentence", **settings).summary()
+    except NoEffect as error:
+        return {"reason": f"renormalised: {error}"}
+    return {
+        name: {"k90": summary["k90"], "clean": summary["clean"], "accuracy": summary["accuracy"]}
+        for name, summary in (("as_trained", as_trained.summary), ("renormalised", other))
+    }
 
 
 @contextmanager
-def renormalised(model: Model, choice: bool | None) -> Iterator[None]:
+def renormalised(model: Model) -> Iterator[None]:
     gates = gating.gates(model.hf)
     before = [gate.renormalise for gate in gates]
     try:
         for gate in gates:
-            gate.renormalise = gate.renormalise if choice is None else choice
+            gate.renormalise = True
         yield
     finally:
         for gate, value in zip(gates, before, strict=True):

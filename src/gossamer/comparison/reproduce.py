@@ -24,6 +24,9 @@ SPARSIFY: dict[str, dict[str, Any]] = {
     "olmo": {"batch": 16, "lr": 5e-4, "steps": 1000},
 }
 
+# What the quick way takes in place of 100 prompts and every size.
+QUICK: dict[str, Any] = {"prompts": 30, "sizes": "few"}
+
 TrainingBar = Callable[[int], AbstractContextManager[tuple[Any, Any]]]
 
 
@@ -47,7 +50,8 @@ def reproduce(
     Args:
         out: the folder; an interrupted run of the same request goes on.
         panels: tasks and models. None takes the bundled models on their four tasks.
-        quick: with the bundled models, take the sparse twins that come with the package; else they are trained.
+        quick: with the bundled models, take the sparse twins that come with the package (else they are trained), and
+            fewer prompts and sizes unless others are asked for.
         sparsify_settings: changes to how the twins are trained.
         options: of `gossamer.compare`.
     """
@@ -57,6 +61,8 @@ def reproduce(
         raise GossamerError(
             "the trained bundled models are not in this installation: give --panel TASK=DENSE,SPARSE with others"
         )
+    if quick:
+        options = {**QUICK, **{name: value for name, value in options.items() if value is not None}}
     if panels is not None or quick:
         chosen = panels or [Panel(task, f"bundled:{name}", f"bundled:{name}-sparse") for task, name in tasks.items()]
         return compare(chosen, out, bar=bar, loading=loading, **options)

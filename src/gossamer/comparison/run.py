@@ -80,11 +80,12 @@ class Choices:
     importance: str = "ig"
     sign: str = "absolute"
     replace: str = "corrupted"
+    sizes: str = "every"
     controls: bool = True
     every: bool = False
 
     def settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("importance", "sign", "replace", "seed")}
+        return {name: getattr(self, name) for name in ("importance", "sign", "replace", "seed", "sizes")}
 
 
 def compare(
@@ -106,13 +107,14 @@ def compare(
         force: replace another run.
         bar: a context manager for each job, which gives its progress function.
         prepare: called when the folder is ready, to make models that the panels name.
-        choices: prompts, seed, importance, sign, replace, controls (whether to measure them), every
+        choices: prompts, seed, importance, sign, replace, sizes, controls (whether to measure them), every
             (whether to find the multiplier under every other choice too).
 
     Raises:
         GossamerError: an unknown choice or model, or a folder that holds something else.
     """
-    folder, chosen = Path(out), Choices(**choices)
+    folder = Path(out)
+    chosen = Choices(**{name: choice for name, choice in choices.items() if choice is not None})
     names = folders(panels)
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen)}
     with run(folder, asked, force=force):

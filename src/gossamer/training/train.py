@@ -107,10 +107,8 @@ class Trainer:
             group["lr"] = group["peak_lr"] * factor
         batch = self.blocks.take(settings.batch)
         measure = step % MEASURE == 0
-        if measure:
-            self.measure(batch)
         loss_weight, share_weight = self.constraint.weights(self.progress.share) if settings.penalty else (1.0, 0.0)
-        sums = torch.zeros(2, dtype=torch.float64)  # loss, share
+        sums = torch.zeros(3, dtype=torch.float64)  # loss, share, excess
         self.optimiser.zero_grad()
         for part in range(settings.accumulate):
             first = self.first + part * self.part
@@ -120,7 +118,7 @@ class Trainer:
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
                 base_hidden = None
-                if settings.distill:
+                if settings.distill or measure:
                     with self.computing(), self.student.base() as base:
                         base_hidden = base(ids)
                 with self.computing(), probing(gates):
@@ -129,15 +127,18 @@ class Trainer:
                 loss = losses.kl if settings.distill else losses.ce
                 share = torch.stack(list(gates.shares.values())).mean()
                 self.accelerator.backward((loss_weight * loss + share_weight * share) / settings.accumulate)
-            sums += torch.stack([loss, share]).detach().double().cpu()
+            excess = self.excess(ids, losses, base_hidden) if measure else torch.zeros(())
+            sums += torch.stack([loss, share, excess.to(loss)]).detach().double().cpu()
         norm = float(self.accelerator.clip_grad_norm_(self.student.trainable().values(), settings.clip))
-        loss_value, share_value = self.mean(sums / settings.accumulate)
-        if not (math.isfinite(loss_value) and math.isfinite(share_value) and math.isfinite(norm)):
+        loss_value, share_value, excess_value = self.mean(sums / settings.accumulate)
+        if not all(map(math.isfinite, (loss_value, share_value, excess_value, norm))):
             kept = self.checkpoints.steps()
             raise Diverged(
                 f"the loss is {loss_value} and its gradient {norm} at step {step + 1}; the last good state is "
                 f"{kept[-1] if kept else 'the start'}: try a lower --lr than {self.lr:g}"
             )
+        if measure:
+            self.constraint.measured(excess_value, MEASURE)
         self.optimiser.step()
         self.progress.step += 1
         self.progress.share = share_value
@@ -156,20 +157,12 @@ class Trainer:
             }
         )
 
-    def measure(self, batch: Tensor) -> None:
-        """The excess of decided gates over the base model, on a batch before it is trained on."""
-        sums = torch.zeros(1, dtype=torch.float64)
-        for part in range(self.settings.accumulate):
-            first = self.first + part * self.part
-            ids = batch[first : first + self.part].to(self.accelerator.device)
+    def excess(self, ids: Tensor, losses: Losses, base_hidden: Tensor | None) -> Tensor:
+        """Of decided gates over the base model, on blocks before they are trained on."""
+        if self.settings.noise:
             with torch.no_grad(), self.computing():
-                with self.student.base() as base:
-                    base_hidden = base(ids)
                 losses = self.losses(ids, decided(self.student.read, ids)[0], base_hidden)
-            sums += float(losses.kl if self.settings.distill else losses.ce - losses.base_ce)
-        (excess,) = self.mean(sums / self.settings.accumulate)
-        if math.isfinite(excess):  # if not, the step that follows stops the run
-            self.constraint.measured(excess, MEASURE)
+        return losses.kl if self.settings.distill else losses.ce - losses.base_ce
 
     def computing(self) -> AbstractContextManager[Any]:
         """The precision of training. What is judged, held-out text and the base model's loss on it, is in full."""
