@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gossamer.comparison import explorer
 from gossamer.comparison.run import results
 from gossamer.comparison.stored import Stored
 from gossamer.report.page import write_report
@@ -42,6 +45,17 @@ UNNAMED = """
   .filter((node) => node.offsetParent !== null || node instanceof SVGElement)
   .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim() || node.labels?.length))
   .map((node) => node.outerHTML)
+"""
+PICTURES = "[...document.querySelectorAll('main > section:not([hidden]) canvas')].map((one) => one.toDataURL())"
+CUT_OFF = """
+(() => {  // what paper would not show whole
+  const edge = document.body.getBoundingClientRect().right + 1;
+  const cut = (node, { position, overflow }) => position === "sticky" || node.getBoundingClientRect().right > edge
+    || (overflow !== "visible" && node.scrollHeight > node.clientHeight + 1);
+  return [...document.querySelectorAll("main *:not(.unseen, option)")]
+    .filter((node) => node.getClientRects().length && cut(node, getComputedStyle(node)))
+    .map((node) => node.outerHTML.slice(0, 200));
+})()
 """
 
 
@@ -173,6 +187,21 @@ def test_the_switches_of_the_curves(show: Open) -> None:
         seen.append(drawn)
     assert len(seen[-1]) > 4
     assert page.locator("#curves [data-choice=ranking] input[value=dataset]").is_disabled()
+
+
+def test_controls_wait_while_a_ranking_has_none(show: Open) -> None:
+    page = show("#view=curves&ranking=dataset&controls=on")
+    switch = page.locator("#curves [data-choice=controls] input")
+    assert page.locator("#curves path.curve").count() == 4
+    assert [one.is_disabled() for one in switch.all()] == [True, True]
+    assert page.locator("#curves [data-choice=controls] input:checked").get_attribute("value") == "off"
+    assert page.locator("#curves .hint").inner_text() == "Controls were measured with rankings of each prompt."
+    assert "controls=on" in page.url
+    page.locator("#curves [data-choice=ranking] input[value=sentence]").check(force=True)
+    settled(page)
+    assert page.locator("#curves path.curve").count() > 4
+    assert [one.is_disabled() for one in switch.all()] == [False, False]
+    assert page.locator("#curves [data-choice=controls] input:checked").get_attribute("value") == "on"
 
 
 def test_pointing_at_a_curve_reads_it(show: Open, run: Path) -> None:
@@ -330,9 +359,71 @@ def test_the_keyboard_reaches_everything(show: Open) -> None:
     assert page.locator(".beside").get_attribute("data-head") == "L1H2"
 
 
+@pytest.mark.parametrize("view", ["explorer", "sparsity"])
+def test_the_keyboard_reads_the_cells_of_a_pattern(view: str, show: Open, run: Path) -> None:
+    page = show(f"#view={view}&head=L1H2")
+    (one, *_) = explorer.read(run / "panels" / "induction" / "dense" / explorer.FILE)
+    last = len(one.clean) - 1
+    pattern = page.locator(f"#{view} [data-side=dense] canvas")
+    assert pattern.get_attribute("tabindex") == "0"
+    assert "Arrow keys" in pattern.get_attribute("aria-label")
+    bare = pattern.evaluate("(node) => node.toDataURL()")
+    pattern.focus()
+    seen = {bare}
+    for pressed, query, key in [
+        ("ArrowRight", 0, 0),  # the first key shows the first cell
+        ("ArrowRight", 0, 0),  # no key comes after its query
+        ("ArrowDown", 1, 0),
+        ("PageDown", last, 0),  # at most ten rows
+        ("End", last, last),
+        ("ArrowLeft", last, last - 1),
+        ("ArrowUp", last - 1, last - 1),
+        ("ArrowUp", last - 2, last - 2),
+        ("Home", last - 2, 0),
+        ("Control+End", last, last),
+        ("Control+Home", 0, 0),
+    ]:
+        page.keyboard.press(pressed)
+        weight = (one.patterns[1, 2, query * (query + 1) // 2 + key] / 255) ** 2
+        shown = "0" if weight == 0 else "< 0.001" if weight < 0.001 else f"{weight:.3f}"
+        words = f"“{one.clean[query]}” ({query + 1}) looks at “{one.clean[key]}” ({key + 1})"
+        told = page.locator("#tip").inner_text().replace("\u2068", "").replace("\u2069", "")
+        assert told == f"L1H2\n{words}\nattention {shown}"
+        said = page.locator("#live").text_content().replace("\u2068", "").replace("\u2069", "")
+        assert said == f"{words}, attention {shown}"
+        seen.add(pattern.evaluate("(node) => node.toDataURL()"))
+    assert len(seen) == 9  # none, and a ring around each cell
+    page.keyboard.press("Tab")
+    assert page.locator("#tip").is_hidden()
+    assert pattern.evaluate("(node) => node.toDataURL()") == bare
+
+
+@pytest.mark.parametrize("view", ["curves", "explorer", "grid", "sparsity"])
+def test_escape_closes_what_hovers(view: str, show: Open) -> None:
+    page = show(f"#view={view}")
+    popup = page.locator(".large" if view == "grid" else "#tip")
+    if view == "explorer":
+        x, y = page.evaluate(EDGE)
+    else:
+        target = {"curves": "#curves svg[tabindex]", "grid": ".scroll", "sparsity": ".beside canvas"}[view]
+        box = page.locator(target).first.bounding_box()
+        x, y = box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.7
+    page.mouse.move(x, y)
+    assert popup.is_visible()
+    page.locator("#theme").focus()
+    page.keyboard.press("Escape")
+    assert popup.is_hidden()
+    page.mouse.move(x, y)  # told again of where it is
+    page.mouse.down()
+    assert popup.is_hidden()
+    page.mouse.move(x + 2, y)
+    assert popup.is_visible()
+
+
 def test_what_a_screen_reader_is_told(show: Open) -> None:
+    for view in VIEWS:
+        assert show(f"#view={view}").evaluate(UNNAMED) == []
     page = show("#view=explorer")
-    assert page.evaluate(UNNAMED) == []
     assert page.locator("nav [aria-current=page]").inner_text() == "Circuit explorer"
 
 
@@ -362,6 +453,85 @@ def test_the_theme_can_be_switched(show: Open) -> None:
     settled(page)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert picture(page, ".scroll canvas") != before
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_paper_is_light_and_cuts_nothing_off(view: str, show: Open) -> None:
+    fragment = f"#view={view}&task=b-evil&k=24"
+    page = show(fragment, color_scheme="dark")
+    before = page.evaluate(PICTURES)
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.drawn = {PICTURES}; }})")
+    page.pdf()
+    assert page.evaluate(PICTURES) == before
+    page.emulate_media(media="print", color_scheme="dark")
+    page.locator("html[data-paper]").wait_for(state="attached")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for selector in (".bar", "#tip", ".large", "input[type=range]"):
+        assert all(one.is_hidden() for one in page.locator(selector).all())
+    assert page.evaluate(CUT_OFF) == []
+    on_paper = page.evaluate(PICTURES)
+    assert page.evaluate("window.drawn") == on_paper
+    light = show(fragment, color_scheme="light")
+    light.emulate_media(media="print")
+    light.locator("html[data-paper]").wait_for(state="attached")
+    assert light.evaluate(PICTURES) == on_paper
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.locator("html:not([data-paper])[data-theme=dark]").wait_for(state="attached")
+    assert page.evaluate(PICTURES) == before
+
+
+def test_a_chosen_theme_outlives_printing(show: Open) -> None:
+    page = show("#view=curves", color_scheme="dark")
+    page.locator("#theme").click()
+
+    def changed(**media: str) -> str:
+        page.emulate_media(**media)
+        page.wait_for_timeout(100)  # the page hears of it with the next frame
+        return str(page.evaluate("document.documentElement.dataset.theme"))
+
+    for media in ({"media": "print"}, {"color_scheme": "light"}, {"media": "screen"}, {"color_scheme": "dark"}):
+        assert changed(**media) == "light"  # a browser prefers light while it prints
+    changed(color_scheme="light")
+    assert changed(color_scheme="dark") == "dark"  # the reader's own wish
+
+
+def test_paper_shows_every_head(show: Open) -> None:
+    page = show("#view=grid&side=dense&zoom=200", width=500, height=400)
+    page.emulate_media(media="print")
+    page.locator("html[data-paper]").wait_for(state="attached")
+    columns = int(page.locator(".scroll").get_attribute("data-columns"))
+    assert page.locator(".scroll canvas").count() == -(-8 // columns)
+
+
+def test_the_tables_of_the_controls(show: Open, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    numbers = json.loads((copy / "controls.json").read_text())
+    shares = ("top1_agreement", "edges", "edges_without_first", "edges_without_first_and_diagonal")
+    numbers["models"] = {HOSTILE: dict.fromkeys(("loss", "base_loss", "kl", *shares), 0.5)}
+    (copy / "controls.json").write_text(json.dumps(numbers))
+    write_report(copy)
+    page = show("#view=overview", of=copy)
+    assert page.locator("#controls h2").inner_text() == "Controls"
+    assert page.locator("#controls table").first.is_hidden()
+    page.locator("#controls summary").click()
+    first, *others = page.locator("#controls table").all()
+    assert HOSTILE in first.inner_text()
+    assert page.evaluate("window.harmed") is None
+    written = (copy / "controls.md").read_text()
+    assert [one.locator("caption").inner_text() for one in others] == re.findall("^## (.*)", written, re.MULTILINE)
+    for row in (row for one in others for row in one.locator("tbody tr").all()):
+        assert f"| {' | '.join(row.locator('th, td').all_inner_texts())} |" in written
+    page.locator("#theme").click()
+    settled(page)
+    assert first.is_visible()  # stays open in the other theme
+
+    (copy / "controls.json").write_text('{"tasks": []}')
+    write_report(copy)
+    assert "gossamer figures" in show("#view=overview", of=copy).locator("#controls").inner_text()
+    (copy / "controls.json").unlink()
+    write_report(copy)
+    assert show("#view=overview", of=copy).locator("#controls").count() == 0
 
 
 def test_a_run_without_patterns_still_opens(show: Open, run: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.circuits.circuit import SUMMARY
 from gossamer.comparison import bootstrap
@@ -18,6 +18,7 @@ from gossamer.files import write_text
 if TYPE_CHECKING:
     from gossamer.comparison.run import Result
 
+NUMBERS = "controls.json"
 BASELINES = {
     "dense": "dense",
     "sparse": "sparse",
@@ -85,11 +86,16 @@ def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[st
     return {"tasks": tasks, "models": models} if tasks else {}
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The same as tables."""
-    parts = ["# Controls\n"]
+class Table(NamedTuple):
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """What `collect` found, as tables."""
+    parts = []
     if found["models"]:
-        parts.append("## Is it still the same model?\n")
         rows = [
             [
                 name,
@@ -104,24 +110,22 @@ def markdown(found: dict[str, Any]) -> str:
             for name, m in found["models"].items()
         ]
         head = ["model", "loss", "base", "KL", "top-1 agreement", "edges", "without first token", "nor diagonal"]
-        parts.append(table(head, rows))
+        parts.append(Table("Is it still the same model?", head, rows))
     for units in UNITS:
-        parts.append(f"## {units.capitalize()} that explain 90%, ranked within each prompt\n")
         names = [name for name in BASELINES if any(name in t["baselines"][units] for t in found["tasks"].values())]
         rows = [
             [BASELINES[name], *(k90_cell(t["baselines"][units].get(name)) for t in found["tasks"].values())]
             for name in names
         ]
-        parts.append(table(["", *found["tasks"]], rows))
-    parts.append("## One ranking of heads for the task\n")
+        title = f"{units.capitalize()} that explain 90%, ranked within each prompt"
+        parts.append(Table(title, ["", *found["tasks"]], rows))
     rows = []
     for task, entry in found["tasks"].items():
         for side in ("dense", "sparse"):
             if side in entry:
                 rows.append([task, side, *side_cells(entry[side])])
     head = ["task", "model", "k90: own / other half", "k90: own / other wordings", "without the circuit", "idle heads"]
-    parts.append(table(head, rows))
-    parts.append("## Dense and sparse circuits\n")
+    parts.append(Table("One ranking of heads for the task", head, rows))
     rows = [
         [
             task,
@@ -143,16 +147,16 @@ def markdown(found: dict[str, Any]) -> str:
         "as many of its own",
         "k90 as trained / renormalised",
     ]
-    parts.append(table(head, rows))
-    parts.append("## Standard scores (MIB): CPR / CMD\n")
+    parts.append(Table("Dense and sparse circuits", head, rows))
     rows = [
         [task, side, *(f"{s['cpr']:.3f} / {s['cmd']:.3f}" for s in entry[side]["standard_scores"].values())]
         for task, entry in found["tasks"].items()
         for side in ("dense", "sparse")
         if side in entry
     ]
-    parts.append(table(["task", "model", "heads, sentence", "edges, sentence", "heads, dataset"], rows))
-    return "\n".join(parts)
+    head = ["task", "model", "heads, sentence", "edges, sentence", "heads, dataset"]
+    parts.append(Table("Standard scores (MIB): CPR / CMD", head, rows))
+    return parts
 
 
 def k90_cell(entry: dict[str, Any] | None) -> str:
@@ -187,15 +191,19 @@ def leak_cell(entry: dict[str, Any] | None) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+def markdown(found: Sequence[Table]) -> str:
+    parts = ["# Controls\n"]
+    for title, head, rows in found:
+        lines = [head, ["---"] * len(head), *rows]
+        text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        parts += [f"## {title}\n", text + "\n"]
+    return "\n".join(parts)
 
 
 def write_controls(folder: Path, results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
     """RUN/controls.json and RUN/controls.md, where controls were measured."""
     found = collect(results, trainings)
     if found:
-        write_text(folder / "controls.json", json.dumps(found, indent=2) + "\n")
-        write_text(folder / "controls.md", markdown(found))
+        write_text(folder / NUMBERS, json.dumps(found, indent=2) + "\n")
+        write_text(folder / "controls.md", markdown(tables(found)))
     return found

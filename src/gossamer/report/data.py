@@ -19,7 +19,7 @@ from gossamer.comparison.controls import UNITS
 from gossamer.comparison.multiplier import MEASURES
 from gossamer.comparison.run import REQUEST, RESULT, SIDES, Result, read_json, results
 from gossamer.comparison.stored import Stored
-from gossamer.comparison.tables import BASELINES, baselines, is_chance
+from gossamer.comparison.tables import BASELINES, NUMBERS, baselines, is_chance, tables
 from gossamer.comparison.trained import read_training
 from gossamer.errors import GossamerError
 from gossamer.figures.controls import DOUBTFUL
@@ -73,6 +73,7 @@ def collect(run: Path) -> Report:
         "panels": found,
         "trainings": [training_data(asdict(training)) for training in read_training(run)],
         "figures": figure_data(run, panels, files),
+        "controls": control_tables(run / NUMBERS),
     }
     return Report(data, files)
 
@@ -133,6 +134,17 @@ def control_data(result: Result) -> dict[str, Any]:
                     entry |= curve_data(stored)
                 found[units][name] = entry
     return found
+
+
+def control_tables(path: Path) -> dict[str, Any]:
+    """The controls as tables; the reason where there is a file but no table."""
+    if not path.exists():
+        return {}
+    try:
+        found = tables(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # whatever a damaged file leads to
+        return {"missing": f"{path.name} can't be read: gossamer figures writes it again"}
+    return {"tables": [table._asdict() for table in found]}
 
 
 def head_data(dataset: Stored) -> dict[str, Any]:

@@ -24,11 +24,13 @@ const curvesView = {
     const controlled = measured && state.ranking === "sentence";
     const lines = choice("Axis", "scale", { linear: "linear", log: "log" });
     lines.querySelector(`[value=${scale}]`).checked = true;
+    const controls = choice("Controls", "controls", { off: "off", on: "on" }, { disabled: controlled ? [] : ["off", "on"] });
+    if (!controlled) controls.querySelector("[value=off]").checked = true; // as drawn; the state keeps what was asked
     refill(this.switches,
       choice("Units", "units", { heads: "heads", edges: "edges" }, { onchange: (units) => setState({ units, scale: "auto" }) }),
       choice("Ranking", "ranking", { sentence: "each prompt", dataset: "whole task" }, { disabled: state.units === "edges" ? ["dataset"] : [] }),
       lines,
-      choice("Controls", "controls", { off: "off", on: "on" }, { disabled: controlled ? [] : ["on"] }),
+      controls,
       state.units === "edges" ? make("p", { class: "hint" }, "Edges are ranked within each prompt: their positions mean something else in another.") : null,
       !measured ? make("p", { class: "hint" }, "This run measured no controls.")
         : !controlled ? make("p", { class: "hint" }, "Controls were measured with rankings of each prompt.") : null);

@@ -50,8 +50,8 @@ const explorerView = {
   async showHead(panel, both) {
     const place = state.head ?? bestHead(panel);
     const kept = both.map((one) => one.kept.filter((at) => one.layer[at] === place.layer && one.head[at] === place.head).length);
-    const room = Math.min(360, Math.max(240, this.head.clientWidth - 30));
-    const shown = [panel.id, state.prompt, headName(place), room, isDark()].join("/");
+    const room = onPaper() ? 330 : Math.min(360, Math.max(240, this.head.clientWidth - 30)); // paper has room for two
+    const shown = [panel.id, state.prompt, headName(place), room, isDark(), onPaper()].join("/");
     if (this.shown !== shown) this.pair = await headPair(panel, state.prompt, place, room); // it does not hang on k
     this.shown = shown;
     this.head.dataset.head = headName(place);

@@ -7,7 +7,7 @@ const gridView = {
   mount(section) {
     this.fields = make("div", { class: "contents" });
     this.zoom = make("input", { type: "range", min: ZOOM.least, max: ZOOM.most, "data-choice": "zoom", id: "zoom", oninput: (event) => setState({ zoom: Number(event.target.value) }) });
-    this.zoomField = make("label", { class: "field" }, make("span", {}, "Zoom"), this.zoom); // stays, or it could not be dragged
+    this.zoomField = make("label", { class: "field zoom" }, make("span", {}, "Zoom"), this.zoom); // stays, or it could not be dragged
     this.body = make("div", { class: "grids" });
     this.none = make("div", {});
     this.chosen = make("p", { class: "detail chosen" });
@@ -44,8 +44,8 @@ const gridView = {
     const place = state.head ?? bestHead(panel);
     const ranks = SIDES.map((side) => `${panel.models[side].label} rank ${rankOf(panel, side, place).rank}`).join(", ");
     this.chosen.replaceChildren(make("b", {}, headName(place)), ` ${ranks}. `,
-      make("a", { href: fragment({ view: "sparsity", head: place }) }, "Dense and sparse side by side"), " · ",
-      make("a", { href: fragment({ view: "explorer", head: place }) }, "In the circuit"));
+      make("span", { class: "links" }, make("a", { href: fragment({ view: "sparsity", head: place }) }, "Dense and sparse side by side"), " · ",
+        make("a", { href: fragment({ view: "explorer", head: place }) }, "In the circuit")));
   },
 };
 
@@ -91,11 +91,27 @@ class Board {
     this.columns = state.sort === "layer" && fit >= this.one.heads ? Math.floor(fit / this.one.heads) * this.one.heads : fit;
     this.rows = Math.ceil(this.order.length / this.columns);
     const height = this.rows * (this.step + LABEL) + GAP;
+    Object.assign(this.scroll.dataset, { columns: this.columns, zoom: state.zoom, first: headName(this.headAt(0)) });
+    if (onPaper()) {
+      this.print(width);
+      return;
+    }
+    if (this.canvas.parentNode !== this.scroll) this.scroll.replaceChildren(this.canvas, this.spacer);
     this.scroll.style.height = `${Math.min(height, Math.max(320, innerHeight * 0.68))}px`;
     this.context = sized(this.canvas, width, this.scroll.clientHeight);
     this.spacer.style.height = `${Math.max(0, height - this.scroll.clientHeight)}px`;
-    Object.assign(this.scroll.dataset, { columns: this.columns, zoom: state.zoom, first: headName(this.headAt(0)) });
     this.draw();
+  }
+
+  // Paper does not scroll, and pages break between canvases only: one for each row.
+  print(width) {
+    const height = this.step + LABEL;
+    this.scroll.style.height = "auto";
+    this.scroll.replaceChildren(...d3.range(this.rows).map((row) => {
+      const { node, context } = canvas(width, height);
+      this.paint(context, row * height, row, row + 1);
+      return node;
+    }));
   }
 
   later() {
@@ -103,13 +119,18 @@ class Board {
   }
 
   draw() {
-    const { context, one, step } = this;
+    if (onPaper()) return;
+    const step = this.step + LABEL;
     const top = this.scroll.scrollTop, height = this.scroll.clientHeight;
-    context.clearRect(0, 0, this.scroll.clientWidth, height);
+    this.context.clearRect(0, 0, this.scroll.clientWidth, height);
+    this.paint(this.context, top, Math.max(0, Math.floor((top - GAP) / step)), Math.min(this.rows, Math.ceil((top + height) / step)));
+  }
+
+  paint(context, top, from, to) {
+    const { one } = this;
     context.font = `${state.zoom < 34 ? 8.5 : 10.5}px ${FONT}`;
     context.textBaseline = "alphabetic";
     const chosen = state.head ?? bestHead(one.panel);
-    const from = Math.max(0, Math.floor((top - GAP) / (step + LABEL))), to = Math.min(this.rows, Math.ceil((top + height) / (step + LABEL)));
     for (let at = from * this.columns; at < Math.min(this.order.length, to * this.columns); at++) {
       const place = this.headAt(at);
       const [x, y] = this.corner(at);
@@ -141,7 +162,7 @@ class Board {
 
   point(event) {
     const at = this.under(event);
-    if (at < 0) return this.hide();
+    if (at < 0 || dismissed) return this.hide();
     return this.enlarge(at, event.clientX, event.clientY);
   }
 
@@ -172,7 +193,6 @@ class Board {
     if (event.key === "+" || event.key === "=") return setState({ zoom: Math.round(state.zoom * 1.2) });
     if (event.key === "-") return setState({ zoom: Math.round(state.zoom / 1.2) });
     if (event.key === "Enter" || event.key === " ") { event.preventDefault(); return this.choose(this.at); }
-    if (event.key === "Escape") return this.hide();
     const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns, Home: -Infinity, End: Infinity };
     if (!(event.key in steps)) return undefined;
     event.preventDefault();

@@ -38,7 +38,31 @@ function switchTheme(theme) {
 }
 document.getElementById("theme").addEventListener("click", () => switchTheme(isDark() ? "light" : "dark"));
 document.getElementById("skip").addEventListener("click", () => document.getElementById("main").focus());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => switchTheme(event.matches ? "dark" : "light"));
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let wasDark = dark.matches;
+dark.addEventListener("change", () => {
+  if (onPaper() || dark.matches === wasDark) return; // to print is to prefer light for a while: no wish of the reader's
+  wasDark = dark.matches;
+  switchTheme(wasDark ? "dark" : "light");
+});
+
+// On paper: light, and drawn anew for its width before the browser takes its picture. At that moment the rules for
+// print do not count yet, so they are made to, or there would be nothing to measure.
+const printed = matchMedia("print");
+const printRules = [...document.styleSheets[0].cssRules].find((rule) => rule.media?.mediaText === "print");
+let before = null; // what to go back to
+function paper(on) {
+  if (on === onPaper()) return;
+  if (on) before = { theme: document.documentElement.dataset.theme, y: scrollY, shut: [...document.querySelectorAll("details:not([open])")] };
+  document.documentElement.toggleAttribute("data-paper", on);
+  printRules.media.mediaText = on ? "all" : "print";
+  switchTheme(on ? "light" : before.theme);
+  for (const details of before.shut) details.open = on;
+  if (!on) requestAnimationFrame(() => scrollTo(0, before.y));
+}
+addEventListener("beforeprint", () => paper(true));
+addEventListener("afterprint", () => paper(false));
+printed.addEventListener("change", () => paper(printed.matches)); // a preview that tells of nothing else
 
 setTheme(isDark() ? "dark" : "light");
 readState();

@@ -3,11 +3,13 @@
 const overviewView = {
   mount(section) {
     const tasks = report.panels.length;
+    // These have no colours of their own: made again in another theme, pictures would load anew and tables be shut.
+    this.kept ??= { controls: controlTables(), figures: figureGallery() };
     const parts = [
       make("h1", {}, report.name),
       make("p", { class: "lead" },
         `How many heads and attention edges ${tasks === 1 ? "a task takes" : `${tasks} tasks take`} in a model and in its sparse twin.`),
-      doubts(), multiplierTable(), sparseModels(), figureGallery(), settingsTables()];
+      doubts(), multiplierTable(), sparseModels(), this.kept.controls, this.kept.figures, settingsTables()];
     section.append(...parts.filter(Boolean));
   },
   update() {},
@@ -90,11 +92,25 @@ function sparseModels() {
         })))));
 }
 
+// As controls.md has them.
+function controlTables() {
+  const { tables, missing } = report.controls;
+  if (!tables && !missing) return null;
+  const cell = (text, scope) => (text && scope ? make("th", { scope }, visible(text)) : make("td", {}, visible(text)));
+  const shown = tables?.map(({ title, head, rows }) =>
+    make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": title },
+      make("table", {}, make("caption", {}, title),
+        make("thead", {}, make("tr", {}, ...head.map((text) => cell(text, "col")))),
+        make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((text, at) => cell(text, at ? null : "row"))))))));
+  return make("div", { id: "controls" }, make("h2", {}, "Controls"), make("p", {}, "What the comparison is held against: other rankings, models and prompts."),
+    shown ? make("details", {}, make("summary", {}, `${shown.length} tables`), ...shown) : make("p", { class: "note" }, `Not to be shown: ${missing}.`));
+}
+
 function figureGallery() {
   if (!report.figures.length) return null;
   const gallery = make("div", { class: "gallery" });
   for (const figure of report.figures) {
-    const picture = make("img", { alt: `${figure.title}: the figure`, loading: "lazy" });
+    const picture = make("img", { alt: `${figure.title}: the figure` }); // not lazy: paper would lack those below
     if (figure.kinds.includes("png")) {
       file(`${figure.name}.png`).then((bytes) => { picture.src = URL.createObjectURL(new Blob([bytes], { type: "image/png" })); });
     }

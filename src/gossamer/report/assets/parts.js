@@ -59,6 +59,7 @@ const focusKey = (node) => [node.tagName, node.name, node.dataset.choice, node.d
 
 const tip = document.getElementById("tip");
 function showTip(event, lines) {
+  if (event instanceof Event && dismissed) return;
   tip.replaceChildren(...lines.filter(Boolean).map((line) => (line instanceof Node ? line : make("div", {}, line))));
   tip.hidden = false;
   placeNear(tip, event.clientX, event.clientY);
@@ -66,6 +67,19 @@ function showTip(event, lines) {
 function hideTip() {
   tip.hidden = true;
 }
+// Escape closes what hovers, wherever the focus is. A pointer that rests where it was then brings nothing back.
+let pointer = null, dismissed = null; // where it is; where it was at Escape, until it moves
+for (const type of ["pointermove", "pointerdown"]) {
+  document.addEventListener(type, ({ clientX, clientY }) => {
+    pointer = `${clientX} ${clientY}`;
+    if (pointer !== dismissed) dismissed = null;
+  }, true);
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  dismissed = pointer;
+  for (const popup of document.querySelectorAll("#tip, .large")) popup.hidden = true;
+}, true);
 function placeNear(node, x, y, gap = 14) {
   const { width, height } = node.getBoundingClientRect();
   const left = x + gap + width > innerWidth - 8 ? x - gap - width : x + gap;
@@ -122,13 +136,15 @@ const swatch = (colour, dash) => {
   return mark.node();
 };
 
-// A canvas as sharp as the screen; drawn in CSS pixels.
+const onPaper = () => document.documentElement.hasAttribute("data-paper");
+
+// A canvas as sharp as the screen, or sharper on paper; drawn in CSS pixels.
 function canvas(width, height, attributes = {}) {
   const node = make("canvas", attributes);
   return { node, context: sized(node, width, height) };
 }
 function sized(node, width, height) {
-  const ratio = Math.min(devicePixelRatio || 1, 2);
+  const ratio = onPaper() ? 2 : Math.min(devicePixelRatio || 1, 2);
   node.width = Math.round(width * ratio);
   node.height = Math.round(height * ratio);
   node.style.width = `${width}px`;

@@ -60,10 +60,10 @@ function largePattern(one, layer, head, room, { hover = true } = {}) {
   const square = cell * n;
   const every = Math.max(1, Math.ceil((text + 1) / cell)); // labels that would touch are left out
   const strongest = strongestEdge(one, layer, head);
-  const drawn = canvas(margin + square + 2, margin + square + 2, {
-    role: "img",
-    "aria-label": `Attention pattern of ${headName({ layer, head })}, ${one.panel.models[one.side].label}. ${strongest}`,
-  });
+  const title = `Attention pattern of ${headName({ layer, head })}, ${one.panel.models[one.side].label}. ${strongest}`;
+  const drawn = canvas(margin + square + 2, margin + square + 2, hover
+    ? { role: "application", "aria-roledescription": "attention pattern", tabindex: 0, "data-key": `pattern-${one.side}`, "aria-label": `${title} Arrow keys read its cells.` }
+    : { role: "img", "aria-label": title });
   const { node, context } = drawn;
   const paint = (query = -1, key = -1) => {
     context.clearRect(0, 0, margin + square + 2, margin + square + 2);
@@ -94,30 +94,55 @@ function largePattern(one, layer, head, room, { hover = true } = {}) {
     context.strokeRect(margin - 0.5, margin - 0.5, square + 1, square + 1);
     if (query >= 0) {
       context.strokeStyle = inkOf("mark");
-      context.lineWidth = 1.5;
-      context.strokeRect(margin + key * cell - 0.5, margin + query * cell - 0.5, cell + 1, cell + 1);
+      context.lineWidth = 2;
+      const ring = Math.max(cell + 1, 8); // a cell can be smaller than what an eye finds
+      context.strokeRect(margin + (key + 0.5) * cell - ring / 2, margin + (query + 0.5) * cell - ring / 2, ring, ring);
       context.lineWidth = 1;
     }
   };
   paint();
-  if (hover) {
-    node.addEventListener("pointermove", (event) => {
-      const box = node.getBoundingClientRect();
-      const key = Math.floor((event.clientX - box.left - margin) / cell);
-      const query = Math.floor((event.clientY - box.top - margin) / cell);
-      const inside = query >= 0 && query < n && key >= 0 && key <= query;
-      paint(inside ? query : -1, inside ? key : -1);
-      if (!inside) return hideTip();
-      const value = weightOf(levelAt(one.pattern(layer, head), query, key));
-      return showTip(event, [
-        make("b", {}, headName({ layer, head })),
-        `${quoted(one.tokens[query])} looks at ${quoted(one.tokens[key])}`,
-        `attention ${weight(value)}`,
-      ]);
-    });
-    node.addEventListener("pointerleave", () => { paint(); hideTip(); });
-  }
+  if (hover) readCells(node, { one, layer, head, margin, cell, paint });
   return node;
+}
+
+// The cell under the pointer, or the one that the keys reach.
+function readCells(node, { one, layer, head, margin, cell, paint }) {
+  const n = one.tokens.length;
+  let at = null; // where the keys are: query, key
+  const show = (event, query, key) => {
+    const value = weightOf(levelAt(one.pattern(layer, head), query, key));
+    const lines = [`${quoted(one.tokens[query])} (${query + 1}) looks at ${quoted(one.tokens[key])} (${key + 1})`, `attention ${weight(value)}`];
+    paint(query, key);
+    showTip(event, [make("b", {}, headName({ layer, head })), ...lines]);
+    if (!(event instanceof Event)) say(lines.join(", "));
+  };
+  const leave = () => { paint(...(at && document.activeElement === node ? at : [])); hideTip(); };
+  node.addEventListener("pointermove", (event) => {
+    const box = node.getBoundingClientRect();
+    const key = Math.floor((event.clientX - box.left - margin) / cell);
+    const query = Math.floor((event.clientY - box.top - margin) / cell);
+    const inside = query >= 0 && query < n && key >= 0 && key <= query;
+    return inside ? show(event, query, key) : leave();
+  });
+  node.addEventListener("pointerleave", leave);
+  node.addEventListener("blur", leave);
+  node.addEventListener("keydown", (event) => {
+    const far = event.ctrlKey ? Infinity : 0; // Home and End stay in the row, with control they go to the corners
+    const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0], PageDown: [10, 0], PageUp: [-10, 0], Home: [-far, -Infinity], End: [far, Infinity] };
+    if (!(event.key in steps) || event.altKey || event.metaKey) return; // those are the browser's
+    event.preventDefault();
+    const [down, across] = at ? steps[event.key] : [0, 0]; // the first key shows the first cell
+    const query = Math.max(0, Math.min(n - 1, (at?.[0] ?? 0) + down));
+    const key = Math.max(0, Math.min(query, (at?.[1] ?? 0) + across));
+    at = [query, key];
+    const place = () => {
+      const box = node.getBoundingClientRect();
+      return { clientX: box.left + margin + (key + 0.5) * cell, clientY: box.top + margin + (query + 0.5) * cell };
+    };
+    const { clientX, clientY } = place();
+    if (document.elementFromPoint(clientX, clientY) !== node) scrollBy(0, clientY - innerHeight / 2); // out of sight, or under a bar
+    show(place(), query, key);
+  });
 }
 
 function strongestEdge(one, layer, head) {

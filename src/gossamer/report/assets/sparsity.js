@@ -24,7 +24,7 @@ const sparsityView = {
     const room = Math.min(560, Math.max(250, this.pair.clientWidth >= 640 ? this.pair.clientWidth / 2 - 24 : this.pair.clientWidth - 8));
     const pair = await headPair(panel, state.prompt, place, room);
     this.pair.dataset.head = headName(place);
-    this.pair.replaceChildren(make("h2", {}, headName(place)), pair);
+    refill(this.pair, make("h2", {}, headName(place)), pair);
   },
 };
 
