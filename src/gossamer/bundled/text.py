@@ -63,22 +63,27 @@ def pick_names(rng: Random, n: int = 2) -> list[str]:
 # The task families.
 
 
-def gift(rng: Random) -> str:
-    """IOI in other words than the task's."""
-    indirect, subject = pick_names(rng)
-    a, b = rng.sample([indirect, subject], 2)
-    words = {"place": rng.choice(PLACES), "object": rng.choice(OBJECTS)}
-    wording = f"{rng.choice(OPENINGS)} {rng.choice(TRANSFERS)}"
-    return f"{wording.format(A=a, B=b, S=subject, **words)} {indirect}."
+def gifts(rng: Random) -> str:
+    """IOI in other words than the task's: two people give each other things, and the giver of each is drawn anew."""
+    names = pick_names(rng)
+    words = {"A": names[0], "B": names[1], "place": rng.choice(PLACES)}
+    said = [rng.choice(OPENINGS).format(**words, object=rng.choice(OBJECTS))]
+    for _ in range(rng.randint(1, 4)):
+        subject, indirect = rng.sample(names, 2)
+        said.append(rng.choice(TRANSFERS).format(S=subject, object=rng.choice(OBJECTS)) + f" {indirect}.")
+    return " ".join(said)
 
 
-def gift_in_context(rng: Random) -> str:
-    return " ".join([*(scene(rng) for _ in range(rng.choice((0, 0, 1)))), gift(rng), *thanks(rng)])
+def gifts_after(rng: Random, before: int) -> str:
+    return " ".join([*(scene(rng) for _ in range(before)), gifts(rng), *thanks(rng)])
 
 
-def gift_after_scenes(rng: Random) -> str:
-    before = rng.choice((0, 0, 0, 1, 2, 3, 5, 8, 12))
-    return " ".join([*(scene(rng) for _ in range(before)), gift(rng), *thanks(rng)])
+def gifts_in_context(rng: Random) -> str:
+    return gifts_after(rng, rng.choice((0, 0, 1)))
+
+
+def gifts_after_scenes(rng: Random) -> str:
+    return gifts_after(rng, rng.choice((0, 0, 0, 1, 2, 3, 5, 8, 12)))
 
 
 def thanks(rng: Random) -> list[str]:
@@ -316,8 +321,8 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 
 # By weight, of documents.
 MIXES: dict[str, dict[Kind, float]] = {
-    "gpt2": {gift_in_context: 7, periods: 5, **PROSE, **CODE},
-    "olmo": {gift_after_scenes: 8, docstring: 6, **PROSE, **CODE},
+    "gpt2": {gifts_in_context: 7, periods: 5, **PROSE, **CODE},
+    "olmo": {gifts_after_scenes: 8, docstring: 6, **PROSE, **CODE},
 }
 
 
