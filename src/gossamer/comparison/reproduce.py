@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -67,16 +68,21 @@ def reproduce(
         chosen = panels or [Panel(task, f"bundled:{name}", f"bundled:{name}-sparse") for task, name in tasks.items()]
         return compare(chosen, out, bar=bar, loading=loading, **options)
 
-    twins = {name: out / "models" / f"{name}-sparse" for name in dict.fromkeys(tasks.values())}
+    kinds = ["sparse", "tuned"] if options.get("controls", True) else ["sparse"]
+
+    def twin(name: str, kind: str) -> Path:
+        return out / "models" / f"{name}-{kind}"
 
     def train() -> None:
-        for name, twin in twins.items():
-            if (twin / RESULT).exists():
+        for name, kind in itertools.product(dict.fromkeys(tasks.values()), kinds):
+            if (twin(name, kind) / RESULT).exists():
                 continue
-            settings = {**SPARSIFY[name], **(sparsify_settings or {})}
+            settings = {**SPARSIFY[name], **(sparsify_settings or {}), "penalty": kind == "sparse"}
             model = load(f"bundled:{name}", **{**(loading or {}), "dtype": "float32"})
             with training_bar(settings["steps"]) as (progress, report):
-                sparsify(model, "bundled", twin, resume=True, progress=progress, report=report, **settings)
+                sparsify(model, "bundled", twin(name, kind), resume=True, progress=progress, report=report, **settings)
 
-    chosen = [Panel(task, f"bundled:{name}", str(twins[name])) for task, name in tasks.items()]
+    chosen = [
+        Panel(task, f"bundled:{name}", *(str(twin(name, kind)) for kind in kinds)) for task, name in tasks.items()
+    ]
     return compare(chosen, out, bar=bar, loading=loading, prepare=train, **options)

@@ -9,7 +9,8 @@ from typing import Any
 from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
-SCHEDULES = ("linear", "cosine", "constant")
+SCHEDULES = ("linear", "cosine", "wsd", "constant")
+DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
 
@@ -104,7 +105,8 @@ class Settings:
         if step < self.warmup:
             return (step + 1) / self.warmup
         left = 1 - (step - self.warmup) / max(1, self.steps - self.warmup)
-        return {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "constant": 1.0}[self.schedule]
+        factors = {"linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2, "wsd": min(1.0, left / DECAY)}
+        return factors.get(self.schedule, 1.0)
 
 
 def option(name: str) -> str:
