@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,7 @@ def test_names_places_and_years_are_single_tokens(name: str) -> None:
 
 def small(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The same training with fewer and smaller blocks."""
-    recipe = train.RECIPES[name]
-    monkeypatch.setitem(train.RECIPES, name, train.Recipe(recipe.build, recipe.tasks, block=recipe.block, batch=2))
+    monkeypatch.setitem(train.RECIPES, name, replace(train.RECIPES[name], batch=2))
     monkeypatch.setattr(train, "EVERY", 2)
     monkeypatch.setattr(train, "JUDGED", 4)
 

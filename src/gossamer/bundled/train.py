@@ -44,7 +44,7 @@ COMMON: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_toke
 
 def gpt2(block: int) -> PreTrainedModel:
     quiet: dict[str, Any] = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(n_layer=6, n_head=8, n_embd=128, n_positions=block, **quiet, **COMMON))
+    return GPT2LMHeadModel(GPT2Config(n_layer=6, n_head=16, n_embd=128, n_positions=block, **quiet, **COMMON))
 
 
 def olmo(block: int) -> PreTrainedModel:
@@ -71,15 +71,15 @@ class Recipe:
     build: Callable[[int], PreTrainedModel]
     tasks: tuple[str, ...]
     block: int
-    batch: int = 32
-    steps: int = 3000
+    batch: int
+    steps: int
+    dropped: float  # of the heads, and of each head's keys, from half of the steps on; before, ever more
     lr: float = 4e-3
-    dropped: float = 0.15  # of the heads, and of each head's keys, from half of the steps on; before, ever more
 
 
 RECIPES = {
-    "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128),
-    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=4000),
+    "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128, batch=24, steps=3000, dropped=0.15),
+    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=4000, dropped=0.1),
 }
 
 Report = Callable[[int, int, float], None]  # step, of how many, loss
