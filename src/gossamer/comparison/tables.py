@@ -191,12 +191,12 @@ def leak_cell(entry: dict[str, Any] | None) -> str:
     )
 
 
-def markdown(found: Sequence[Table]) -> str:
-    parts = ["# Controls\n"]
+def markdown(found: Sequence[Table], level: int = 2) -> str:
+    parts = []
     for title, head, rows in found:
         lines = [head, ["---"] * len(head), *rows]
         text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        parts += [f"## {title}\n", text + "\n"]
+        parts += [f"{'#' * level} {title}\n"] * bool(title) + [text + "\n"]
     return "\n".join(parts)
 
 
@@ -205,5 +205,5 @@ def write_controls(folder: Path, results: Sequence[Result], trainings: Sequence[
     found = collect(results, trainings)
     if found:
         write_text(folder / NUMBERS, json.dumps(found, indent=2) + "\n")
-        write_text(folder / "controls.md", markdown(tables(found)))
+        write_text(folder / "controls.md", "# Controls\n\n" + markdown(tables(found)))
     return found
