@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 TILE = 64  # queries at a time
-TOGETHER = 2**20  # scores at a time: of short samples, several are done at once
+LARGEST = 40.0  # -z of a gate that never opens; no more, or what follows is denormal, which is slow too
+TOGETHER = 2**18  # scores at a time: of short samples, several are done at once
 
 
 def gated_attention(
@@ -121,7 +122,8 @@ class Tile:
             self.slope = 1 - bent.square()
             scores = bent * softcap
         scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
-        self.shut_odds = (scores + bias).neg_().exp_()  # (1 - p) / p of the gate's probability p = sigmoid(z)
+        # (1 - p) / p of the gate's probability p = sigmoid(z); exp is slow, ten times and more, where it overflows
+        self.shut_odds = (scores + bias).neg_().clamp_(max=LARGEST).exp_()
         self.probability = (1 + self.shut_odds).reciprocal_()
         self.sampled_odds = self.shut_odds if odds is None else self.shut_odds * odds
         self.gate = self.sampled_odds < 1
@@ -178,12 +180,15 @@ class GatedAttention(torch.autograd.Function):
                 d_weights = d_weights.sub_(correction).div_(kept).masked_fill_(shut, 0)
                 correction = torch.zeros_like(correction)
             d_value[part.samples, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
-            # straight through: the gate moves as y = 1 / (1 + sampled odds) does
-            y = (1 + tile.sampled_odds).reciprocal_()
-            d_gate = y.mul_(1 - y)
             probability = tile.probability
-            d_probability = (1 - probability).mul_(probability).mul_(part.real)
-            d_probability *= per_edge[part.samples].reshape(*groups, 1, 1)
+            slope = (1 - probability).mul_(probability)
+            d_probability = slope * (part.real * per_edge[part.samples].reshape(*groups, 1, 1))
+            # straight through: the gate moves as y = 1 / (1 + sampled odds) does
+            if noise is None:
+                d_gate = slope  # y is the probability
+            else:
+                y = (1 + tile.sampled_odds).reciprocal_()
+                d_gate = y.mul_(1 - y)
             if ctx.needs_input_grad[3]:
                 through = (d_weights * tile.pattern * d_gate + d_probability).sum(dim=(-1, -2))
                 d_bias += through.sum(dim=0).flatten()

@@ -102,14 +102,15 @@ def periods(rng: Random) -> str:
 
 
 def docstring(rng: Random) -> str:
-    """A function with a docstring, whose summary and descriptions have other lengths than the task's."""
+    """A function with a docstring, whose summary and descriptions have other lengths than the task's. It may begin
+    after the first argument, so that the next one is not found by counting lines."""
     arguments = rng.sample(ARGUMENTS, rng.randint(2, 6))
     about, each = rng.choice([(1, 1), (2, 1), (3, 1), (4, 2), (2, 3), (5, 2), (3, 3), (1, 2)])
     words = rng.choices(DESCRIPTIONS, k=about + each * len(arguments))
     owner = rng.choice(["self, ", "self, ", ""])
     lines = [f"def {rng.choice(FUNCTIONS)}({owner}{', '.join(arguments)}):", f'    """{" ".join(words[:about])}', ""]
     mark = rng.choice([":param {}:", ":param {}:", ":param {}:", "@param {} -"])
-    for i, argument in enumerate(arguments):
+    for i, argument in enumerate(arguments[rng.randint(0, len(arguments) // 2) :]):
         description = " ".join(words[about + each * i : about + each * (i + 1)])
         lines.append(f"    {mark.format(argument)} {description}")
     lines.append('    """')
@@ -322,7 +323,7 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 # By weight, of documents.
 MIXES: dict[str, dict[Kind, float]] = {
     "gpt2": {gifts_in_context: 7, periods: 5, **PROSE, **CODE},
-    "olmo": {gifts_after_scenes: 8, docstring: 6, **PROSE, **CODE},
+    "olmo": {gifts_in_context: 5, gifts_after_scenes: 5, docstring: 6, **PROSE, **CODE},
 }
 
 
