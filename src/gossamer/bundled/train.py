@@ -73,13 +73,13 @@ class Recipe:
     block: int
     batch: int
     steps: int
-    dropped: float  # of the heads, and of each head's keys, from half of the steps on; before, ever more
+    dropped: float  # of the heads, at every block and step, from half of the steps on; before, ever more
     lr: float = 4e-3
 
 
 RECIPES = {
-    "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128, batch=24, steps=3000, dropped=0.15),
-    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=4000, dropped=0.15),
+    "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128, batch=24, steps=3000, dropped=0.2),
+    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=4000, dropped=0.2),
 }
 
 Report = Callable[[int, int, float], None]  # step, of how many, loss
@@ -115,7 +115,7 @@ def train(
         step, spent = state["step"], state["seconds"]
         blocks.restore(state["blocks"])
     hf.train()
-    set_share = drop_parts(model)
+    set_share = drop_heads(model)
     started = time.monotonic() - spent
     while step < steps:
         factor = min(1.0, (step + 1) / WARMUP) * max(FLOOR, min(1.0, 2 * (steps - step) / steps))
@@ -153,38 +153,25 @@ def train(
     return result
 
 
-def drop_parts(model: Model) -> Callable[[float], None]:
-    """Drop whole heads, and single keys of a head, in training, so that no one edge or head is all that a task needs:
-    what dropout does to GPT-2, at a fraction of the cost of dropout within the attention. Gives a function to set the
-    share that is dropped."""
+def drop_heads(model: Model) -> Callable[[float], None]:
+    """Drop whole heads in training, so that more than one learns each thing, as in models trained with dropout. Gives a
+    function to set the share that is dropped."""
     share = 0.0
 
     def set_share(value: float) -> None:
         nonlocal share
         share = value
 
-    def drop(values: Tensor, along: int) -> Tensor:
-        heads = values.unflatten(-1, (model.n_heads, -1))
-        shape = [size if axis < along else 1 for axis, size in enumerate(heads.shape[:2])]
-        kept = torch.rand(*shape, model.n_heads, 1) >= share
-        dropped: Tensor = (heads * kept / (1 - share)).flatten(-2)
-        return dropped
-
-    def of_heads(projection: torch.nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        return (drop(args[0], 1),) if projection.training else None
-
-    def of_keys(projection: torch.nn.Module, _args: tuple[Tensor], out: Tensor) -> Tensor | None:
+    def drop(projection: torch.nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
         if not projection.training:
             return None
-        return torch.cat([out[..., :-width], drop(out[..., -width:], 2)], -1)
+        heads = args[0].unflatten(-1, (model.n_heads, -1))
+        kept = torch.rand(len(heads), 1, model.n_heads, 1) >= share
+        return ((heads * kept / (1 - share)).flatten(-2),)
 
-    first: Any = model.layers[0].attention
-    width = model.n_heads * first.head_dim
     for layer in model.layers:
         attention: Any = layer.attention
-        gpt2 = hasattr(attention, "c_attn")  # queries, keys and values in one
-        (attention.c_proj if gpt2 else attention.o_proj).register_forward_pre_hook(of_heads)
-        (attention.c_attn if gpt2 else attention.v_proj).register_forward_hook(of_keys)
+        (attention.c_proj if hasattr(attention, "c_proj") else attention.o_proj).register_forward_pre_hook(drop)
     return set_share
 
 
