@@ -5,6 +5,27 @@ import math
 import pytest
 
 from gossamer.training.constraint import Constraint
+from gossamer.training.settings import Settings
+
+
+def test_slack_allows_more_excess_and_weighs_the_loss_less() -> None:
+    tight, loose = Constraint(margin=0.01, rate=0.01), Constraint(margin=0.01, rate=0.01, slack=8.0)
+    assert (tight.allowed, loose.allowed) == pytest.approx((0.01, 0.08))
+    for constraint in (tight, loose):
+        constraint.measured(0.04, 5)
+    assert tight.violation > 0 > loose.violation
+    assert tight.weights(0.1)[0] > loose.weights(0.1)[0]
+
+
+def test_slack_ends_before_the_run_does() -> None:
+    settings = Settings(slack=8.0, steps=100)
+    assert [settings.slack_factor(step) for step in (0, 30, 60, 99)] == pytest.approx([8.0, 4.5, 1.0, 1.0])
+    assert Settings(slack=8.0, penalty=False).slack_factor(0) == 1.0
+
+
+def test_slack_never_tightens_a_bound_at_or_below_the_base_loss() -> None:
+    assert Constraint(margin=0.0, rate=0.01, slack=8.0).allowed > 0
+    assert Constraint(margin=-0.1, rate=0.01, slack=8.0).allowed > -0.1
 
 
 def test_the_multiplier_follows_the_violation() -> None:

@@ -495,6 +495,7 @@ def test_bad_input_is_one_line(
     assert "--bias 1e+39" in said("--bias", "1e39")
     assert "at most 1" in said("--dual-rate", "1e9")
     assert "at most 1" in said("--noise", "1e30")
+    assert "--slack 0.5: give at least 1" in said("--slack", "0.5")
     assert "no such file" in said(data=str(tmp_path / "none.txt"))
     (tmp_path / "empty.txt").touch()
     assert "is empty" in said(data=str(tmp_path / "empty.txt"))

@@ -26,6 +26,7 @@ from gossamer.bundled.wordings import (
     SOUNDS,
     THINGS,
     TRANSFERS,
+    TRANSFERS_BETWEEN,
     VARIABLES,
     WHERE,
     WOMEN,
@@ -43,7 +44,7 @@ from gossamer.tasks.words import (
     PLACES,
 )
 
-VERSION = 2  # to be raised when any document changes
+VERSION = 3  # to be raised when any document changes
 
 RECITED = sorted({*ADJECTIVES, *ANIMALS, *ARGUMENTS, *COPYABLE, *OBJECTS, *PLACES, *THINGS})
 
@@ -74,16 +75,27 @@ def gifts(rng: Random) -> str:
     return " ".join(said)
 
 
-def gifts_after(rng: Random, before: int) -> str:
-    return " ".join([*(scene(rng) for _ in range(before)), gifts(rng), *thanks(rng)])
+def gifts_among_names(rng: Random) -> str:
+    """The same where names may stand between the giver and the gift: with rotary positions a model otherwise learns at
+    once to shun the last name, and one edge is the whole circuit."""
+    *names, third = pick_names(rng, 3)
+    words = {"A": names[0], "B": names[1], "place": rng.choice(PLACES)}
+    said = [rng.choice(OPENINGS).format(**words, object=rng.choice(OBJECTS))]
+    for _ in range(rng.randint(1, 4)):
+        subject, indirect = rng.sample(names, 2)
+        wording = rng.choice(rng.choice((TRANSFERS, TRANSFERS_BETWEEN)))
+        said.append(wording.format(S=subject, R=indirect, C=third, object=rng.choice(OBJECTS)) + f" {indirect}.")
+    return " ".join(said)
 
 
 def gifts_in_context(rng: Random) -> str:
-    return gifts_after(rng, rng.choice((0, 0, 1)))
+    before = rng.choice((0, 0, 1))
+    return " ".join([*(scene(rng) for _ in range(before)), gifts(rng), *thanks(rng)])
 
 
 def gifts_after_scenes(rng: Random) -> str:
-    return gifts_after(rng, rng.choice((0, 0, 0, 1, 2, 3, 5, 8, 12)))
+    before = rng.choice((0, 0, 0, 0, 1, 2, 3, 5, 8, 12))
+    return " ".join([*(scene(rng) for _ in range(before)), gifts_among_names(rng), *thanks(rng)])
 
 
 def thanks(rng: Random) -> list[str]:
@@ -218,6 +230,15 @@ def reciting(rng: Random) -> str:
     return f"{first} {words}. {again} {words}."
 
 
+def listing(rng: Random) -> str:
+    """A list said again from somewhere on, with commas: as with the arguments of a function, what comes next stands two
+    tokens on."""
+    words = rng.sample(RECITED, rng.randint(4, 10))
+    said = words[rng.randrange(len(words) - 2) :]
+    first, again = rng.choice((("We need", "Get"), ("They sell", "He bought"), ("In the box:", "On the table:")))
+    return f"{first} {', '.join(words)}. {again} {', '.join(said)}."
+
+
 def sums(rng: Random) -> str:
     a, b = rng.randint(0, 10), rng.randint(0, 10)
     start = rng.randint(0, 12)
@@ -323,7 +344,7 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 # By weight, of documents.
 MIXES: dict[str, dict[Kind, float]] = {
     "gpt2": {gifts_in_context: 7, periods: 5, **PROSE, **CODE},
-    "olmo": {gifts_in_context: 5, gifts_after_scenes: 5, docstring: 6, **PROSE, **CODE},
+    "olmo": {gifts_after_scenes: 9, docstring: 8, listing: 4, **PROSE, **CODE},
 }
 
 

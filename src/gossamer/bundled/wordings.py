@@ -75,6 +75,20 @@ On the way home, {S} gave a {object} to
 Later {S} threw a {object} to
 """.strip().splitlines()
 
+# The last name before the gift is not the giver's.
+TRANSFERS_BETWEEN = """
+{S} smiled at {R} and gave a {object} to
+{S} called {R} and handed a {object} to
+{S} thanked {R} and passed a {object} to
+{S} waited for {R} and then gave the {object} to
+{S} looked for {R} all day and brought a {object} to
+{S}, a friend of {C}, gave a {object} to
+{S}, who knew {C} well, showed a {object} to
+{S} forgot {C} and sent a {object} to
+{S} left the {object} of {C} to
+{S} took a {object} from {C} and offered it to
+""".strip().splitlines()
+
 PERIODS = """
 The {event} lasted from {c}{y} to {c}{z}.
 The {event} went on from the year {c}{y} to the year {c}{z}.

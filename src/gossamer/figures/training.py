@@ -43,6 +43,9 @@ def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float) -
     at = [row["step"] for row in evaluated]
 
     loss.plot(at, [row["held_out_loss"] for row in evaluated], color=BLUE, linewidth=1.2, label="held-out loss")
+    if any(row["allowed"] > tau - base_loss + 1e-9 for row in steps):
+        allowed = [base_loss + row["allowed"] for row in steps]
+        loss.plot([row["step"] for row in steps], allowed, color="0.4", linewidth=0.6, label="allowed so far")
     bounds(loss, tau, base_loss)
     label(loss, "Step", "Loss (nats)")
 

@@ -3,8 +3,11 @@
     minimise p  subject to  loss - base loss <= margin                       p the expected share of open edges
 
 by GECO (Rezende & Viola 2018): minimise p + lambda * (excess - margin), where excess = loss - base loss, and let
-lambda grow while the constraint is violated and shrink while it has slack. Three choices steady it:
+lambda grow while the constraint is violated and shrink while it has slack. Four choices make it fast and steady:
 
+- At first a larger excess is allowed, and then ever less, down to the margin. Most edges are of little use, and it is
+  quick to shut them; what the rest must learn to do without them takes long, and is learnt best when they are gone.
+  Held to the margin from the start, a model sheds edges only as fast as it learns to do without each.
 - lambda = mu * p / margin, and mu is the variable that moves. It has no unit, and stays of the order of 1 while p falls
   a thousandfold.
 - The excess is measured with decided gates, not drawn ones, on a batch before it is trained on, against the base model
@@ -31,17 +34,23 @@ class Constraint:
     log_mu: float = 0.0
     excess: float | None = None  # smoothed
     gap: float = 0.0  # held-out excess less that of training batches: overfitting, KL against cross-entropy
+    slack: float = 1.0  # margins that are allowed now
 
     @property
     def scale(self) -> float:
-        return max(self.margin, LEAST_MARGIN)
+        return self.slack * max(self.margin, LEAST_MARGIN)
+
+    @property
+    def allowed(self) -> float:
+        """The excess that is allowed now."""
+        return self.margin + (self.slack - 1) * max(self.margin, LEAST_MARGIN)
 
     @property
     def violation(self) -> float:
         """In margins: -1 with no excess, 0 at the bound; bounded, so that one bad batch can't throw mu far."""
         if self.excess is None:
             return 0.0
-        return min(max((self.excess + self.gap - self.margin) / self.scale, -1.0), 3.0)
+        return min(max((self.excess + self.gap - self.allowed) / self.scale, -1.0), 3.0)
 
     def measured(self, excess: float, steps: int) -> None:
         """Take in the excess of a batch, `steps` steps after the last one."""

@@ -10,6 +10,7 @@ from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
+SLACK_ENDS = 0.6  # of the steps
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
@@ -22,6 +23,7 @@ class Settings:
     tau: float | None = None  # the bound itself, in place of base loss + margin
     penalty: bool = True  # False only fine-tunes, every gate open: what training alone does
     distill: bool | None = None  # train on KL to the base model, not on the text; None for text of its own only
+    slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
     dual_rate: float = 0.02  # how fast the multiplier moves
     # the gate
     bias: float | None = None  # where every gate's bias starts; None calibrates each head
@@ -53,6 +55,7 @@ class Settings:
         at_least: dict[str, tuple[float, bool]] = {  # bound, and whether it is excluded
             "margin": (0, False),
             "tau": (0, True),
+            "slack": (1, False),
             "dual_rate": (0, True),
             "steps": (1, False),
             "batch": (1, False),
@@ -77,6 +80,7 @@ class Settings:
                 raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
         for name, most in {
             "margin": 100,
+            "slack": 1000,
             "dual_rate": 1,
             "noise": 1,
             "lr": 1,
@@ -99,6 +103,12 @@ class Settings:
             raise GossamerError(f"--bias {self.bias:g} with --no-penalty: there are no gates to start, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
+
+    def slack_factor(self, step: int) -> float:
+        """Margins allowed at a step: ever fewer, in the end 1."""
+        if not self.penalty:
+            return 1.0
+        return 1 + (self.slack - 1) * max(0.0, 1 - step / (SLACK_ENDS * self.steps))
 
     def lr_factor(self, step: int) -> float:
         """Of the learning rate at a step, the first being 0: up over the warm-up, then down to the end."""

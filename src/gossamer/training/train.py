@@ -107,6 +107,7 @@ class Trainer:
             group["lr"] = group["peak_lr"] * factor
         batch = self.blocks.take(settings.batch)
         measure = step % MEASURE == 0
+        self.constraint.slack = settings.slack_factor(step)
         loss_weight, share_weight = self.constraint.weights(self.progress.share) if settings.penalty else (1.0, 0.0)
         sums = torch.zeros(3, dtype=torch.float64)  # loss, share, excess
         self.optimiser.zero_grad()
@@ -148,6 +149,7 @@ class Trainer:
                 "kl" if settings.distill else "loss": loss_value,
                 "expected_edges": share_value,
                 "excess": self.constraint.excess or 0.0,
+                "allowed": self.constraint.allowed,
                 "lambda": self.constraint.multiplier(share_value),
                 "mu": self.constraint.mu,
                 "lr": self.lr * factor,
