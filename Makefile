@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test test-all check clean
+.PHONY: reproduce reproduce-full results test test-all check clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,11 +13,32 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-# The circuits of the bundled model, whose answer is known: two heads, and two edges a prompt.
+# The bundled models against the sparse twins that come with them.
 reproduce: $(READY)
-	$(BIN)/gossamer circuits bundled:induction --task induction --units heads --ranking sentence --out runs/heads --force
-	$(BIN)/gossamer circuits bundled:induction --task induction --units heads --ranking random --out runs/random --force
-	$(BIN)/gossamer circuits bundled:induction --task induction --units edges --ranking sentence --out runs/edges --force
+	$(BIN)/gossamer reproduce --quick --out runs/reproduce
+	@echo 'This was the quick way, with sparse models made before; make reproduce-full makes them here first.'
+
+# The same, after making the sparse twins: about 20 minutes.
+reproduce-full: $(READY)
+	$(BIN)/gossamer reproduce --out runs/reproduce-full
+
+# What docs/results.md and docs/controls.md tell of models that others trained: hours. Interrupted, it goes on.
+STORIES ?= Xenova/llama2.c-stories15M
+RESULTS := runs/results
+STORIES_SPARSE := $(RESULTS)/stories15M-sparse
+STORIES_TUNED := $(RESULTS)/stories15M-tuned
+
+results: $(RESULTS)/stories15M/report.html
+	$(BIN)/python docs/tables.py docs/results.md docs/controls.md
+
+$(STORIES_SPARSE)/sparsify.json: | $(READY)
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --out $(@D) --resume
+
+$(STORIES_TUNED)/sparsify.json: | $(READY)
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --no-penalty --out $(@D) --resume
+
+$(RESULTS)/stories15M/report.html: $(STORIES_SPARSE)/sparsify.json $(STORIES_TUNED)/sparsify.json
+	$(BIN)/gossamer compare $(STORIES) $(STORIES_SPARSE) --tuned $(STORIES_TUNED) --task ioi --task ioi-long --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -345,6 +345,7 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 MIXES: dict[str, dict[Kind, float]] = {
     "gpt2": {gifts_in_context: 7, periods: 5, **PROSE, **CODE},
     "olmo": {gifts_after_scenes: 9, docstring: 8, listing: 4, **PROSE, **CODE},
+    "lists": {**PROSE, **CODE, reciting: 14, listing: 14},  # to begin with, for a model that is slow to look back
 }
 
 

@@ -75,11 +75,12 @@ class Recipe:
     steps: int
     dropped: float  # of the heads, at every block and step, from half of the steps on; before, ever more
     lr: float = 4e-3
+    lists: int = 0  # steps on lists, before the text itself
 
 
 RECIPES = {
     "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128, batch=24, steps=3000, dropped=0.2),
-    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=3500, dropped=0.1),
+    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=2500, dropped=0.1, lists=500),
 }
 
 Report = Callable[[int, int, float], None]  # step, of how many, loss
@@ -106,6 +107,7 @@ def train(
     hf = recipe.build(recipe.block)
     model = wrap(hf, train_tokenizer(name), name=f"bundled:{name}")
     blocks = TextBlocks(bundled(name), model, block=recipe.block, held_out=64, seed=seed + 1)
+    lists = TextBlocks(bundled("lists"), model, block=recipe.block, held_out=1, seed=seed + 1)
     optimisers = make_optimisers(hf, recipe.lr)
     checkpoint = out / "checkpoint"
     step, spent = 0, 0.0
@@ -114,6 +116,7 @@ def train(
         state = restore(checkpoint, hf, optimisers, asked)
         step, spent = state["step"], state["seconds"]
         blocks.restore(state["blocks"])
+        lists.restore(state["lists"])
     hf.train()
     set_share = drop_heads(model)
     started = time.monotonic() - spent
@@ -123,7 +126,7 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = recipe.lr * factor
         set_share(recipe.dropped * min(1.0, 2 * step / steps))
-        ids = blocks.take(recipe.batch)
+        ids = (lists if step < recipe.lists else blocks).take(recipe.batch)
         torch.manual_seed((seed + 1) * 1_000_003 + step)  # so that a resumed run drops the same heads
         loss = hf(ids, labels=ids).loss
         loss.backward()
@@ -134,7 +137,8 @@ def train(
         step += 1
         report(step, steps, float(loss.detach()))
         if step % EVERY == 0 and step < steps:
-            state = {**asked, "step": step, "seconds": time.monotonic() - started, "blocks": blocks.state()}
+            seconds = time.monotonic() - started
+            state = {**asked, "step": step, "seconds": seconds, "blocks": blocks.state(), "lists": lists.state()}
             save(checkpoint, hf.state_dict(), optimisers, state)
     hf.eval()
     hf.save_pretrained(out)

@@ -10,7 +10,7 @@ from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
-SLACK_ENDS = 0.6  # of the steps
+SLACK_ENDS = 0.9  # of the steps
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
