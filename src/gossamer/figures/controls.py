@@ -25,9 +25,12 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
     """A column for each task, heads above edges."""
     figure = Figure(figsize=(max(2.45 * len(results), 5.2), 4.6), layout="constrained")
     grid = figure.subplots(len(UNITS), len(results), squeeze=False)
+    noted = 0
     for row, units in zip(grid, UNITS, strict=True):
         for axes, result, (dense, sparse) in zip(row, results, colours, strict=True):
-            draw_one(axes, baselines(result, units), dense, sparse)
+            noted = max(noted, draw_one(axes, baselines(result, units), dense, sparse))
+    for axes in grid.ravel():
+        axes.set_ylim(-0.15 - 0.11 * noted, 1.3)  # the notes stand below the curves
     for axes, result in zip(grid[0], results, strict=True):
         axes.set_title(plain(result.title), loc="left")
     for axes in grid[:, 0]:
@@ -43,7 +46,8 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
     return figure
 
 
-def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: str) -> None:
+def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: str) -> int:
+    """Draws, and gives the number of lines in its note."""
     styles: dict[str, dict[str, Any]] = {
         "dense": {"color": dense},
         "sparse": {"color": sparse},
@@ -66,9 +70,18 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
         axes.plot(curve.ks[start:], effect, label=BASELINES[name], **styles[name])
     axes.axhline(0.9, color="0.85", linewidth=0.7, zorder=0)
     scale_axes(axes, real[0].units, max(curve.total for curve in real))
-    axes.set_ylim(-0.3, 1.3)
-    if nothing:
-        said = "no effect to explain:\n" + "\n".join(nothing)
-        axes.text(
-            0.98, 0.03, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=5, color="0.35", bbox=WHITE
-        )
+    if not nothing:
+        return 0
+    said = ["no effect to explain:", *nothing]
+    axes.text(
+        0.98,
+        0.03,
+        "\n".join(said),
+        transform=axes.transAxes,
+        ha="right",
+        va="bottom",
+        fontsize=5,
+        color="0.35",
+        bbox=WHITE,
+    )
+    return len(said)

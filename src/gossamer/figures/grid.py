@@ -55,7 +55,8 @@ def draw_side(axes: Axes, side: Patterns, columns: int, rows: int) -> None:
             aspect="auto",
             zorder=1,
         )
-        axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="0.75", linewidth=0.4, zorder=2))
+        frame = Rectangle((x, y), 1, 1, fill=False, edgecolor="0.75", linewidth=0.4, zorder=2, clip_on=False)
+        axes.add_patch(frame)
         # Above the diagonal nothing is ever attended to: there is room for the label.
         axes.text(x + 0.96, y + 0.05, f"L{layer}H{head}", ha="right", va="top", fontsize=5, zorder=3)
     axes.set_xlim(0, columns * step - GAP)
