@@ -83,7 +83,7 @@ def gifts_among_names(rng: Random) -> str:
     said = [rng.choice(OPENINGS).format(**words, object=rng.choice(OBJECTS))]
     for _ in range(rng.randint(1, 4)):
         subject, indirect = rng.sample(names, 2)
-        wording = rng.choice(rng.choice((TRANSFERS, TRANSFERS_BETWEEN)))
+        wording = rng.choice(rng.choice((TRANSFERS, TRANSFERS, TRANSFERS_BETWEEN)))
         said.append(wording.format(S=subject, R=indirect, C=third, object=rng.choice(OBJECTS)) + f" {indirect}.")
     return " ".join(said)
 
@@ -344,7 +344,7 @@ CODE: dict[Kind, float] = {assignments: 2, function: 3, brackets: 1}
 # By weight, of documents.
 MIXES: dict[str, dict[Kind, float]] = {
     "gpt2": {gifts_in_context: 7, periods: 5, **PROSE, **CODE},
-    "olmo": {gifts_after_scenes: 9, docstring: 8, listing: 4, **PROSE, **CODE},
+    "olmo": {gifts_after_scenes: 11, docstring: 8, listing: 4, **PROSE, **CODE},
     "lists": {**PROSE, **CODE, reciting: 14, listing: 14},  # to begin with, for a model that is slow to look back
 }
 

@@ -80,7 +80,7 @@ class Recipe:
 
 RECIPES = {
     "gpt2": Recipe(gpt2, ("greater-than", "ioi"), block=128, batch=24, steps=3000, dropped=0.2),
-    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=2500, dropped=0.1, lists=500),
+    "olmo": Recipe(olmo, ("docstring", "ioi-long"), block=192, batch=16, steps=4500, dropped=0.1, lists=600),
 }
 
 Report = Callable[[int, int, float], None]  # step, of how many, loss
