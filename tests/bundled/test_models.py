@@ -17,6 +17,7 @@ from tests.test_cli import refused
 pytestmark = pytest.mark.skipif(not bundled.shipped(), reason="the trained models are not in this installation")
 
 REQUIRED = {"ioi": 0.99, "ioi-long": 0.95, "docstring": 0.95, "greater-than": 0.8}
+TWINS_LOSE = 0.04  # at most: they are held to the loss, not to the tasks
 
 
 @pytest.mark.parametrize("name", bundled.shipped())
@@ -26,7 +27,8 @@ def test_they_do_their_tasks_on_what_they_never_saw(name: str, twin: str) -> Non
     assert model.sparse == bool(twin)
     for task in train.RECIPES[name].tasks:
         score = train.judge(model, task, n=200)
-        assert score["clean" if task == "greater-than" else "accuracy"] >= REQUIRED[task]
+        least = REQUIRED[task] - (TWINS_LOSE if twin else 0)
+        assert score["clean" if task == "greater-than" else "accuracy"] >= least
         assert score["corrupted"] <= score["clean"] / 2
 
 
