@@ -5,7 +5,8 @@ They are part of the model, so that a sparse model is sparse however it is run; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,3 +90,17 @@ def from_config(section: Any, layers: int, heads: int, name: str) -> tuple[Tenso
             f"of {(layers, heads)}, and renormalise {renormalise!r}"
         )
     return bias, renormalise
+
+
+@contextmanager
+def renormalised(hf: PreTrainedModel) -> Iterator[None]:
+    """Inside, the softmax is over the open keys only: what was shut has no say at all."""
+    found = gates(hf)
+    before = [gate.renormalise for gate in found]
+    try:
+        for gate in found:
+            gate.renormalise = True
+        yield
+    finally:
+        for gate, value in zip(found, before, strict=True):
+            gate.renormalise = value

@@ -14,8 +14,7 @@ the sparse one's heads explain in it, for the sparse one also what its shut edge
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -182,7 +181,7 @@ def rephrased(model: Model, prompts: Prompts, scores: Tensor, settings: dict[str
 def leak(model: Model, prompts: Prompts, as_trained: Stored, settings: dict[str, Any]) -> dict[str, Any]:
     """The circuit, and that with the softmax over the open keys only, so that shut edges have no say at all."""
     try:
-        with renormalised(model):
+        with gating.renormalised(model.hf):
             other = circuit(model, prompts, units="heads", ranking="sentence", **settings).summary()
     except NoEffect as error:
         return {"reason": f"renormalised: {error}"}
@@ -190,16 +189,3 @@ def leak(model: Model, prompts: Prompts, as_trained: Stored, settings: dict[str,
         name: {"k90": summary["k90"], "clean": summary["clean"], "accuracy": summary["accuracy"]}
         for name, summary in (("as_trained", as_trained.summary), ("renormalised", other))
     }
-
-
-@contextmanager
-def renormalised(model: Model) -> Iterator[None]:
-    gates = gating.gates(model.hf)
-    before = [gate.renormalise for gate in gates]
-    try:
-        for gate in gates:
-            gate.renormalise = True
-        yield
-    finally:
-        for gate, value in zip(gates, before, strict=True):
-            gate.renormalise = value

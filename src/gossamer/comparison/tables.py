@@ -29,6 +29,7 @@ BASELINES = {
     "nonsense-dense": "dense, answers shuffled",
     "nonsense-sparse": "sparse, answers shuffled",
 }
+DONE = {"right": ("accuracy", ".1%"), "effect": ("effect", ".3g")}
 
 
 def baselines(result: Result, units: str) -> dict[str, Stored | str]:
@@ -78,7 +79,7 @@ def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[st
                 "baselines": {u: {n: numbers(s) for n, s in baselines(result, u).items()} for u in UNITS},
                 **sides,
             }
-    kept = ("loss", "base_loss", "kl", "top1_agreement", "edges", "edges_without_first")
+    kept = ("loss", "base_loss", "loss_renormalised", "kl", "top1_agreement", "edges", "edges_without_first")
     models = {
         training.name: {key: training.evaluation.get(key) for key in (*kept, "edges_without_first_and_diagonal")}
         for training in trainings
@@ -101,6 +102,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
                 name,
                 f"{m['loss']:.4f}",
                 f"{m['base_loss']:.4f}",
+                "-" if m["loss_renormalised"] is None else f"{m['loss_renormalised']:.4f}",
                 f"{m['kl']:.4f}",
                 f"{m['top1_agreement']:.1%}",
                 f"{m['edges']:.3%}",
@@ -109,8 +111,20 @@ def tables(found: dict[str, Any]) -> list[Table]:
             ]
             for name, m in found["models"].items()
         ]
-        head = ["model", "loss", "base", "KL", "top-1 agreement", "edges", "without first token", "nor diagonal"]
-        parts.append(Table("Is it still the same model?", head, rows))
+        head = ["model", "loss", "base", "renormalised", "KL", "top-1 agreement", "edges", "without first token"]
+        parts.append(Table("Is it still the same model?", [*head, "nor diagonal"], rows))
+    sides = ("dense", "sparse")
+    rows = [
+        [
+            task,
+            *(" / ".join(f"{heads[side][key]:{form}}" for side in sides) for key, form in DONE.values()),
+            leak_cell(entry.get("sparse", {}).get("leak"), "accuracy", ".1%"),
+        ]
+        for task, entry in found["tasks"].items()
+        for heads in [entry["baselines"]["heads"]]
+    ]
+    head = ["task", *(f"{name}, dense / sparse" for name in DONE), "right, sparse as trained / renormalised"]
+    parts.append(Table("Does it still do the tasks?", head, rows))
     for units in UNITS:
         names = [name for name in BASELINES if any(name in t["baselines"][units] for t in found["tasks"].values())]
         rows = [
@@ -133,7 +147,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"{d['overlap']['jaccard']:.2f} ({d['overlap']['by_chance']:.2f})",
             f"{d['sparse_heads_in_dense']['explained_effect']:.2f}",
             f"{d['sparse_heads_in_dense']['explained_effect_of_as_many_of_its_own']:.2f}",
-            leak_cell(entry.get("sparse", {}).get("leak")),
+            leak_cell(entry.get("sparse", {}).get("leak"), "k90", ""),
         ]
         for task, entry in found["tasks"].items()
         for d in [entry.get("dense")]
@@ -185,10 +199,11 @@ def side_cells(side: dict[str, Any]) -> list[str]:
     ]
 
 
-def leak_cell(entry: dict[str, Any] | None) -> str:
-    return (
-        "-" if entry is None or "reason" in entry else f"{entry['as_trained']['k90']} / {entry['renormalised']['k90']}"
-    )
+def leak_cell(entry: dict[str, Any] | None, key: str, form: str) -> str:
+    if entry is None or "reason" in entry:
+        return "-"
+    found = [entry[way][key] for way in ("as_trained", "renormalised")]
+    return " / ".join("-" if value is None else f"{value:{form}}" for value in found)
 
 
 def markdown(found: Sequence[Table], level: int = 2) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.attention import gating
 from gossamer.attention.function import Counting, probing
 from gossamer.attention.gate import count_edges
 from gossamer.attention.passes import session
@@ -90,7 +91,7 @@ def measure(
             f"{model.name!r} knows {model.vocabulary} tokens and {base.name!r} {base.vocabulary}: these are not a "
             "model and its base"
         )
-    sums = torch.zeros(4, dtype=torch.float64)
+    sums = torch.zeros(5, dtype=torch.float64)
     edges: Edges | None = None
     with running(model) as read, running(base) as read_base:
         for start in range(0, len(blocks), batch):
@@ -98,19 +99,23 @@ def measure(
             if model.sparse:
                 hidden, more = decided(read, ids)
                 edges = more if edges is None else edges + more
+                with gating.renormalised(model.hf):
+                    renormalised = token_losses(ids, read(ids), read).ce
             else:
                 hidden = read(ids)
             base_hidden = read_base(ids.to(base.device)).to(model.device)
             losses = token_losses(ids, hidden, read, base_hidden, read_base)
-            means = torch.stack([losses.ce, losses.base_ce, losses.kl, losses.agreement])
+            others = renormalised if model.sparse else losses.ce
+            means = torch.stack([losses.ce, losses.base_ce, losses.kl, losses.agreement, others])
             sums += means.double().cpu() * len(ids)
             progress("evaluating", min(start + batch, len(blocks)), len(blocks))
-    loss, base_loss, kl, agreement = (sums / len(blocks)).tolist()
+    loss, base_loss, kl, agreement, open_only = (sums / len(blocks)).tolist()
     result = {
         "loss": loss,
         "base_loss": base_loss,
         "kl": kl,
         "top1_agreement": agreement,
+        "loss_renormalised": open_only,
         "tokens": blocks.shape[0] * (blocks.shape[1] - 1),
         "blocks": blocks.shape[0],
         "block": blocks.shape[1],
