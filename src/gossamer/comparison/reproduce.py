@@ -21,8 +21,8 @@ TASKS = {"greater-than": "gpt2", "ioi": "gpt2", "docstring": "olmo", "ioi-long":
 
 # How the bundled models are post-trained; all else is the default.
 SPARSIFY: dict[str, dict[str, Any]] = {
-    "gpt2": {"batch": 16, "lr": 5e-4, "steps": 1000},
-    "olmo": {"batch": 16, "lr": 5e-4, "steps": 1000},
+    "gpt2": {"batch": 16, "lr": 5e-4, "steps": 800},
+    "olmo": {"batch": 16, "lr": 5e-4, "steps": 800},
 }
 
 # What the quick way takes in place of 100 prompts and every size.

@@ -9,7 +9,7 @@ from typing import Any
 from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
-SCHEDULES = ("linear", "cosine", "wsd", "constant")
+SCHEDULES = ("wsd", "linear", "cosine", "constant")
 SLACK_ENDS = 0.9  # of the steps
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
@@ -40,7 +40,7 @@ class Settings:
     bias_lr: float = 1e-2
     weight_decay: float = 0.0
     warmup: int = 20
-    schedule: str = "linear"
+    schedule: str = "wsd"
     clip: float = 1.0
     precision: str = "no"
     lora: int | None = None
