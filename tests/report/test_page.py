@@ -587,3 +587,45 @@ def test_a_damaged_explorer_file_costs_the_explorer_only(run: Path, tmp_path: Pa
 def test_text_that_turns_direction_turns_no_other(show: Open) -> None:
     page = show()
     assert page.evaluate('visible("a\\u202eb\\u2028c\\u0000\\n")') == "a\ufffdb\ufffdc\ufffd⏎"
+
+
+def test_tables_stay_scrolled_when_a_head_is_chosen(show: Open, run: Path) -> None:
+    page = show(f"#view=explorer&k={stored(run).ks[-1]}")
+    table = page.locator("[data-key=edges-dense]")
+    before = table.evaluate("(node) => { node.scrollTop = 40; return node.scrollTop; }")
+    assert before > 0
+    table.locator("button.chip").last.evaluate("(node) => node.click()")
+    settled(page)
+    assert table.evaluate("(node) => node.scrollTop") == before
+
+
+def test_marks_after_the_corrupted_prompt_say_whose_answers_they_are(show: Open) -> None:
+    page = show("#view=explorer")
+    marks = page.locator("[data-prompt=after_corrupted] td.kind").all_inner_texts()
+    assert all(not mark or mark.endswith("for clean") for mark in marks)
+    assert not any("for clean" in mark for mark in page.locator("[data-prompt=after_clean] td.kind").all_inner_texts())
+
+
+def test_no_more_edges_are_told_of_than_a_prompt_has(show: Open, run: Path) -> None:
+    page = show("#view=explorer&task=b-evil")
+    one = "{ layers: 2, heads: 4, tokens: [1, 2, 3], edges: 20 }"
+    counts = page.evaluate(f"[reach({one}, 1000), reach({one}, 20)]")
+    assert counts == [{"all": 48, "cut": True}, {"all": 20, "cut": False}]
+
+
+def test_a_head_that_scores_nothing_has_no_rank(show: Open) -> None:
+    page = show("#view=grid")
+    none = "report.panels[0].heads.dense.score[0] = 0, rankText(report.panels[0], 'dense', { layer: 0, head: 0 })"
+    assert "no rank" in page.evaluate(none)
+
+
+def test_controls_are_read_out_where_they_were_not_measured_too(show: Open) -> None:
+    page = show("#view=curves&controls=on&units=edges")
+    page.evaluate(
+        "for (const one of Object.values(report.panels[0].controls.edges)) if (one.k) one.k = one.k.map((k) => k + 0.5)"
+    )
+    page.evaluate("render()")
+    chart = page.locator("svg[data-panel]").first
+    chart.focus()
+    chart.press("End")
+    assert "not measured at this k" in page.locator("#tip").inner_text()

@@ -102,7 +102,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
                 name,
                 f"{m['loss']:.4f}",
                 f"{m['base_loss']:.4f}",
-                "-" if m["loss_renormalised"] is None else f"{m['loss_renormalised']:.4f}",
+                nats(m.get("loss_renormalised")),
                 f"{m['kl']:.4f}",
                 f"{m['top1_agreement']:.1%}",
                 f"{m['edges']:.3%}",
@@ -128,7 +128,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     for units in UNITS:
         names = [name for name in BASELINES if any(name in t["baselines"][units] for t in found["tasks"].values())]
         rows = [
-            [BASELINES[name], *(k90_cell(t["baselines"][units].get(name)) for t in found["tasks"].values())]
+            [BASELINES[name], *(baseline_cell(name, t["baselines"][units].get(name)) for t in found["tasks"].values())]
             for name in names
         ]
         title = f"{units.capitalize()} that explain 90%, ranked within each prompt"
@@ -173,6 +173,11 @@ def tables(found: dict[str, Any]) -> list[Table]:
     return parts
 
 
+def nats(loss: float | None) -> str:
+    """None where a run is from before it was measured."""
+    return "-" if loss is None else f"{loss:.4f}"
+
+
 def k90_cell(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "-"
@@ -184,6 +189,14 @@ def k90_cell(entry: dict[str, Any] | None) -> str:
     low, high = ("∞" if end is None else f"{end:,.0f}" for end in entry["k90_interval"])
     k90 = "not reached" if entry["k90"] is None else f"{entry['k90']:,}"
     return f"{k90} ({low} to {high})"
+
+
+def baseline_cell(name: str, entry: dict[str, Any] | None) -> str:
+    """Where little is expected, the effect too: 90% of next to nothing is no circuit."""
+    cell = k90_cell(entry)
+    if entry is None or "reason" in entry or entry["chance"] or not name.startswith(("untrained", "nonsense")):
+        return cell
+    return f"{cell}, of an effect of {entry['effect']:.2g}"
 
 
 def side_cells(side: dict[str, Any]) -> list[str]:

@@ -93,7 +93,7 @@ class CircuitDrawing {
     holder.append(this.base, this.over);
     holder.addEventListener("pointermove", (event) => this.point(event));
     holder.addEventListener("pointerdown", (event) => this.point(event));
-    holder.addEventListener("pointerleave", () => this.highlight(null));
+    holder.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && this.highlight(null)); // a finger leaves at once
     holder.addEventListener("click", (event) => {
       const found = this.edges && this.find(event);
       if (found) onhead({ layer: found.one.layer[found.at], head: found.one.head[found.at] });
@@ -215,14 +215,16 @@ class CircuitDrawing {
   }
 }
 
+const SHUT_HERE = "Shut on the clean prompt, but not in what replaces it: that is what it is scored for.";
+
 function edgeLines(one, at) {
   const place = { layer: one.layer[at], head: one.head[at] };
-  const value = weightOf(levelAt(one.pattern(place.layer, place.head), one.query[at], one.from[at]));
-  const { rank, of } = rankOf(one.panel, one.side, place);
+  const value = attentionOf(one, at);
   return [
     make("b", {}, `${headName(place)} of ${one.panel.models[one.side].label}`),
     `${quoted(one.tokens[one.query[at]])} (${one.query[at] + 1}) looks at ${quoted(one.tokens[one.from[at]])} (${one.from[at] + 1})`,
     `attention ${weight(value)}, score ${signed(one.scores[at])}`,
-    `edge ${whole(at + 1)} of this prompt; head ${rank} of ${of} on the task`,
+    value === 0 ? SHUT_HERE : null,
+    `edge ${whole(at + 1)} of this prompt; head: ${rankText(one.panel, one.side, place)}`,
   ];
 }

@@ -116,13 +116,13 @@ function readOut(svg, { drawn, x, y, edge, height, log, panel }) {
     at = Math.max(0, Math.min(sizes.length - 1, place));
     const k = sizes[at];
     const read = drawn.map((line) => {
-      const row = line.curve.k[d3.bisectCenter(line.curve.k, k)] === k ? line.curve.k.indexOf(k) : -1;
-      return row < 0 ? null : { ...line, effect: line.curve.effect[row], low: line.curve.low[row], high: line.curve.high[row] };
-    }).filter((line) => line && line.effect !== null);
+      const row = line.curve.k.indexOf(k); // controls are measured at fewer sizes
+      return row < 0 ? { ...line, effect: null, measured: false } : { ...line, effect: line.curve.effect[row], low: line.curve.low[row], high: line.curve.high[row] };
+    }).filter((line) => line.measured === false || line.effect !== null);
     rule.attr("visibility", "visible").attr("x1", x(k)).attr("x2", x(k));
-    dots.selectAll("circle").data(read.filter((line) => line.effect >= y.domain()[0] && line.effect <= y.domain()[1])).join("circle")
+    dots.selectAll("circle").data(read.filter((line) => line.effect !== null && line.effect >= y.domain()[0] && line.effect <= y.domain()[1])).join("circle")
       .attr("r", 3.5).attr("cx", x(k)).attr("cy", (line) => y(line.effect)).attr("fill", (line) => line.colour);
-    const rows = read.map((line) => `${line.name}: ${share(line.effect)} (${share(line.low)} to ${share(line.high)})`);
+    const rows = read.map((line) => (line.measured === false ? `${line.name}: not measured at this k` : `${line.name}: ${share(line.effect)} (${share(line.low)} to ${share(line.high)})`));
     const box = svg.node().getBoundingClientRect();
     const scale = box.width / svg.attr("width");
     showTip(event ?? { clientX: box.left + x(k) * scale, clientY: box.top + edge.top + 20 }, [
@@ -136,7 +136,7 @@ function readOut(svg, { drawn, x, y, edge, height, log, panel }) {
     const k = x.invert(d3.pointer(event, svg.node())[0]);
     const near = log ? d3.least(sizes.map((value, place) => [Math.abs(Math.log(value / Math.max(k, 1e-9))), place]))[1] : d3.bisectCenter(sizes, k);
     show(near, event);
-  }).on("pointerleave blur", hide).on("keydown", (event) => {
+  }).on("pointerleave", (event) => event.pointerType !== "touch" && hide()).on("blur", hide).on("keydown", (event) => {
     const steps = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
     if (!(event.key in steps)) return event.key === "Escape" ? hide() : undefined;
     event.preventDefault();

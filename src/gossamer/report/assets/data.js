@@ -48,6 +48,12 @@ function rankOf(panel, side, { layer, head }) {
   return { rank: rank[place], score: score[place], of: rank.length };
 }
 
+// A head that never moves the metric has no rank: it is tied with all others of its kind.
+function rankText(panel, side, place) {
+  const { rank, score, of } = rankOf(panel, side, place);
+  return score ? `rank ${rank} of ${of} on the task, mean score ${signed(score)}` : "no rank on the task: its scores are 0";
+}
+
 // The edges of a model that are not exactly 0, by head: on held-out text if its training says so, else on the prompts.
 async function edgesLeft(panel) {
   const trained = report.trainings.find((training) => training.name === panel.models.sparse.name);

@@ -36,6 +36,7 @@ const explorerView = {
     const shown = [panel.id, state.prompt];
     const both = await Promise.all(SIDES.map((side) => explored(panel, side, state.prompt)));
     if (shown[0] !== state.task || shown[1] !== state.prompt) return; // something else was chosen meanwhile
+    for (const one of both) Object.assign(one, reach(one, k));
     for (const one of both) one.kept = d3.range(Math.min(k, one.edges)).filter((at) => one.scores[at] !== 0); // others are kept, and do nothing
     const colours = edgeColours(panel, both);
     this.legend.replaceChildren(...colours.legend.map(({ colour, name }) => make("li", {}, swatch(colour), name)));
@@ -57,10 +58,16 @@ const explorerView = {
     this.head.dataset.head = headName(place);
     refill(this.head,
       make("div", { class: "title" }, make("h2", {}, headName(place)), headField(panel, place)),
-      make("p", { class: "detail" }, `Of the edges kept it has ${whole(kept[0])} in the dense model, ${whole(kept[1])} in the sparse one.`),
+      make("p", { class: "detail" }, `Of the ${both.some((one) => one.cut) ? `first ${whole(d3.max(both, (one) => one.edges))} ` : ""}edges kept it has ${whole(kept[0])} in the dense model, ${whole(kept[1])} in the sparse one.`),
       this.pair);
   },
 };
+
+// How many edges a prompt keeps at k, which it may not have; and whether the page holds fewer than that.
+function reach(one, k) {
+  const all = Math.min(k, (one.layers * one.heads * one.tokens.length * (one.tokens.length + 1)) / 2);
+  return { all, cut: all > one.edges };
+}
 
 const bestHead = (panel) => {
   const place = panel.heads.sparse.rank.indexOf(1), heads = panel.models.sparse.heads_per_layer;
@@ -82,7 +89,7 @@ function showPrompts(node, panel) {
   const row = (title, tokens, after) => make("div", { class: "prompt", "data-prompt": after },
     make("div", {}, make("h2", {}, title), make("p", { class: "text" }, ...tokens.map((token, at) =>
       (prompt.clean[at] === prompt.corrupted[at] ? make("bdi", {}, visible(token)) : marked(visible(token)))))),
-    make("div", { class: "guesses" }, ...SIDES.map((side) => guesses(panel, side, prompt.sides[side][after]))));
+    make("div", { class: "guesses" }, ...SIDES.map((side) => guesses(panel, side, prompt.sides[side][after], after === "after_clean" ? "" : " for clean"))));
   node.replaceChildren(row("Clean prompt", prompt.clean, "after_clean"), row("Corrupted prompt", prompt.corrupted, "after_corrupted"));
 }
 
@@ -94,14 +101,15 @@ function marked(token) {
   return whole;
 }
 
-function guesses(panel, side, list) {
+// Right and wrong are the clean prompt's answers, after either prompt.
+function guesses(panel, side, list, whose) {
   return make("table", { class: "guess" },
     make("caption", {}, swatch(colourOf(panel, side)), `${panel.models[side].label} predicts`),
     make("tbody", {}, ...list.map(([token, probability, kind]) => {
       const bar = d3.create("svg").attr("width", 60).attr("height", 8).attr("aria-hidden", true);
       bar.append("rect").attr("width", Math.max(1, 60 * probability)).attr("height", 8).attr("rx", 1).attr("fill", colourOf(panel, side));
       return make("tr", { class: kind }, make("th", { scope: "row" }, quoted(token)), make("td", {}, bar.node()),
-        make("td", { class: "number" }, percent(probability)), make("td", { class: "kind" }, kind === "right" ? "✓ right" : kind === "wrong" ? "✗ wrong" : ""));
+        make("td", { class: "number" }, percent(probability)), make("td", { class: "kind" }, kind === "right" ? `✓ right${whose}` : kind === "wrong" ? `✗ wrong${whose}` : ""));
     })));
 }
 
@@ -126,8 +134,10 @@ function sizeSlider() {
         `k90 ${side}: ${whole(curve[side].k90)}`)));
     effects.replaceChildren(effectTable(panel, prompt, at));
     const most = d3.max(SIDES, (side) => prompt.sides[side].edges);
-    hint.hidden = k <= most;
-    hint.textContent = `Drawn are those of the first ${whole(most)} with a score; the effect is that of all ${whole(k)}.`;
+    const { layers, heads_per_layer: heads } = panel.models.dense;
+    const { all, cut } = reach({ layers, heads, tokens: prompt.clean, edges: most }, k);
+    hint.hidden = !cut && all === k;
+    hint.textContent = [all < k ? `This prompt has ${whole(all)} edges.` : "", cut ? `Drawn and counted are those of the first ${whole(most)} with a score; the effect is that of all ${whole(all)}.` : ""].join(" ").trim();
   };
   return { node, show };
 }
@@ -150,11 +160,11 @@ function showHeads(node, both, drawing) {
       .sort((a, b) => d3.descending(a[1], b[1]));
     const shown = counts.slice(0, 12);
     return make("div", { "data-side": one.side },
-      make("h3", {}, `${whole(counts.length)} head${counts.length === 1 ? "" : "s"}`),
+      make("h3", {}, `${whole(counts.length)} head${counts.length === 1 ? "" : "s"}${one.cut ? ` in the first ${whole(one.edges)} edges` : ""}`),
       ...shown.map(([place, count]) => {
         const head = { layer: Math.floor(place / one.heads), head: place % one.heads };
         const own = (edge) => edge.one === one && edge.one.layer[edge.at] === head.layer && edge.one.head[edge.at] === head.head;
-        return make("button", { type: "button", class: "chip", "data-head": headName(head), "data-key": `${one.side}-${headName(head)}`, "aria-label": `${headName(head)}, ${count} edges: show its pattern`,
+        return make("button", { type: "button", class: "chip", "data-head": headName(head), "data-key": `${one.side}-${headName(head)}`, "aria-label": `${headName(head)}, ${count} edge${count === 1 ? "" : "s"}: show its pattern`,
           onclick: () => setState({ head }), onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null),
           onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) },
         headName(head), make("small", {}, whole(count)));
@@ -170,27 +180,29 @@ function showEdges(node, both, k, drawing) {
     const rows = shown.map((at) => {
       const place = { layer: one.layer[at], head: one.head[at] };
       const own = (edge) => edge.one === one && edge.at === at;
-      const value = weightOf(levelAt(one.pattern(place.layer, place.head), one.query[at], one.from[at]));
       return make("tr", { onpointerenter: () => drawing.highlight(own), onpointerleave: () => drawing.highlight(null) },
         make("td", { class: "number" }, whole(at + 1)),
         make("td", {}, make("button", { type: "button", class: "chip", "data-head": headName(place), "data-key": `${one.side}-${at}`, onclick: () => setState({ head: place }),
           onfocus: () => drawing.highlight(own), onblur: () => drawing.highlight(null) }, headName(place))),
         tokenCell(one, one.query[at]), tokenCell(one, one.from[at]),
-        make("td", { class: "number" }, weight(value)), make("td", { class: "number" }, signed(one.scores[at])));
+        make("td", { class: "number" }, weight(attentionOf(one, at))), make("td", { class: "number" }, signed(one.scores[at])));
     });
     return make("div", { class: "wide long", tabindex: 0, "data-key": `edges-${one.side}`, role: "region", "aria-label": `Edges of ${one.panel.models[one.side].label}` },
       make("table", { "data-side": one.side },
         make("caption", {}, swatch(colourOf(one.panel, one.side)), `${one.panel.models[one.side].label}: ${edgeCount(one, k, shown.length)}`),
         make("thead", {}, make("tr", {}, ...["", "Head", "Query", "looks at key", "Attention", "Score"].map((text, at) =>
           make(text ? "th" : "td", text ? { scope: "col", class: at > 3 ? "number" : "" } : {}, text)))),
-        make("tbody", {}, ...rows)));
+        make("tbody", {}, ...rows)),
+      shown.some((at) => attentionOf(one, at) === 0) ? make("p", { class: "hint" }, `Attention 0: ${SHUT_HERE.toLowerCase()}`) : null);
   }));
 }
 
+const attentionOf = (one, at) => weightOf(levelAt(one.pattern(one.layer[at], one.head[at]), one.query[at], one.from[at]));
 const tokenCell = (one, at) => make("td", {}, quoted(one.tokens[at]), make("small", {}, ` ${at + 1}`));
 
 function edgeCount(one, k, shown) {
   const all = one.kept.length, idle = Math.min(k, one.edges) - all;
+  const held = one.cut ? ` of the first ${whole(one.edges)}` : "";
   const text = shown < all ? `the first ${whole(shown)} of ${whole(all)} edges` : `${whole(all)} edge${all === 1 ? "" : "s"}`;
-  return idle ? `${text}, the other ${whole(idle)} with a score of 0` : text;
+  return idle ? `${text}${held}, the other ${whole(idle)} with a score of 0` : `${text}${held}`;
 }

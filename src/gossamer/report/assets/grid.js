@@ -42,7 +42,7 @@ const gridView = {
 
   tell(panel) {
     const place = state.head ?? bestHead(panel);
-    const ranks = SIDES.map((side) => `${panel.models[side].label} rank ${rankOf(panel, side, place).rank}`).join(", ");
+    const ranks = SIDES.map((side) => `${panel.models[side].label}: ${rankText(panel, side, place)}`).join("; ");
     this.chosen.replaceChildren(make("b", {}, headName(place)), ` ${ranks}. `,
       make("span", { class: "links" }, make("a", { href: fragment({ view: "sparsity", head: place }) }, "Dense and sparse side by side"), " · ",
         make("a", { href: fragment({ view: "explorer", head: place }) }, "In the circuit")));
@@ -170,9 +170,8 @@ class Board {
     const { large } = this.view;
     const place = this.headAt(at), name = `${this.one.key}/${headName(place)}`;
     if (large.dataset.shown !== name || large.hidden) {
-      const { rank, of, score } = rankOf(this.one.panel, this.one.side, place);
       large.replaceChildren(
-        make("p", {}, make("b", {}, headName(place)), ` ${this.one.panel.models[this.one.side].label}, rank ${rank} of ${of}, mean score ${signed(score)}`),
+        make("p", {}, make("b", {}, headName(place)), ` ${this.one.panel.models[this.one.side].label}, ${rankText(this.one.panel, this.one.side, place)}`),
         largePattern(this.one, place.layer, place.head, Math.min(460, innerWidth - 60, innerHeight - 110), { hover: false }));
       large.dataset.shown = name;
       large.dataset.head = headName(place);
@@ -205,7 +204,6 @@ class Board {
     const box = this.scroll.getBoundingClientRect();
     this.enlarge(this.at, box.left + x + state.zoom, box.top + y - this.scroll.scrollTop);
     const place = this.headAt(this.at);
-    const { rank, of } = rankOf(this.one.panel, this.one.side, place);
-    return say(`${headName(place)}, rank ${rank} of ${of}. ${strongestEdge(this.one, place.layer, place.head)}`);
+    return say(`${headName(place)}, ${rankText(this.one.panel, this.one.side, place)}. ${strongestEdge(this.one, place.layer, place.head)}`);
   }
 }

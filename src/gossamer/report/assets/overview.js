@@ -136,11 +136,12 @@ function figureTable(name) {
   if (Object.hasOwn(report.measures, name)) return () => curveTable(report.panels.flatMap((panel) => SIDES.map((side) => [panel, side, panel.curves[name][side]])));
   if (name === "controls") {
     return () => curveTable(report.panels.flatMap((panel) => Object.entries(panel.controls).flatMap(([units, controls]) =>
-      Object.values(controls).filter((control) => control.k).map((control) => [panel, `${control.label} (${units})`, control]))));
+      [...SIDES.map((side) => [panel, `${side} (${units})`, panel.curves[`${units}_sentence`][side]]),
+        ...Object.values(controls).filter((control) => control.k).map((control) => [panel, `${control.label} (${units})`, control])])));
   }
   if (name === "training") {
-    return () => csv(["model", "step", "held_out_loss", "edges"], report.trainings.flatMap((training) =>
-      training.evaluations.map((row) => [training.name, row.step, row.held_out_loss, row.edges])));
+    return () => csv(["model", "step", "held_out_loss", "edges", "bound", "base_loss", "kept"], report.trainings.flatMap((training) =>
+      training.evaluations.map((row) => [training.name, row.step, row.held_out_loss, row.edges, training.tau, training.base_loss, row.step === training.kept_step])));
   }
   const panel = report.panels.find((other) => name === `grid_${other.id}`);
   return panel?.explorer.prompts ? () => patternTable(panel) : null;

@@ -39,7 +39,8 @@ function taskField() {
 }
 
 function promptField(panel) {
-  const options = panel.explorer.prompts.map((prompt, row) => [String(row), `${row + 1}: ${clip(prompt.clean.join(""), 48)}`]);
+  const first = panel.models.dense.first_token; // all begin with it: it tells none from another
+  const options = panel.explorer.prompts.map((prompt, row) => [String(row), `${row + 1}: ${clip(prompt.clean.slice(prompt.clean[0] === first ? 1 : 0).join(""), 48)}`]);
   return dropdown("Prompt", "prompt", options, String(state.prompt), (row) => setState({ prompt: Number(row) }));
 }
 
@@ -49,10 +50,12 @@ function panelTitle(panel) {
   return same.length > 1 ? `${panel.title}, ${panel.models.dense.label}` : panel.title;
 }
 
-// Controls are built anew when the state changes; whoever had the focus gets it back.
+// Controls are built anew when the state changes; whoever had the focus gets it back, and what was scrolled stays so.
 function refill(node, ...children) {
   const held = node.contains(document.activeElement) ? focusKey(document.activeElement) : null;
+  const scrolled = new Map([...node.querySelectorAll("[data-key]")].filter((other) => other.scrollTop).map((other) => [focusKey(other), other.scrollTop]));
   node.replaceChildren(...children.filter(Boolean));
+  for (const other of scrolled.size ? node.querySelectorAll("[data-key]") : []) other.scrollTop = scrolled.get(focusKey(other)) ?? 0;
   if (held) [...node.querySelectorAll("input, select, button, [tabindex]")].find((other) => focusKey(other) === held)?.focus({ preventScroll: true });
 }
 const focusKey = (node) => [node.tagName, node.name, node.dataset.choice, node.dataset.key, node.type === "radio" ? node.value : ""].join("|");

@@ -165,11 +165,10 @@ async function headPair(panel, prompt, place, room) {
   const both = await Promise.all(SIDES.map((side) => explored(panel, side, prompt)));
   const { layer, head } = place;
   return make("div", { class: "pair" }, ...both.map((one, number) => {
-    const { rank, score, of } = rankOf(panel, SIDES[number], place);
     const figure = make("figure", { "data-side": SIDES[number] },
       make("figcaption", {},
         make("span", { class: "name" }, swatch(colourOf(panel, SIDES[number])), panel.models[SIDES[number]].label),
-        make("span", { class: "detail" }, `rank ${rank} of ${of} on the task, mean score ${signed(score)}; ${percent(openShare(one, layer, head))} of its edges are open here`)),
+        make("span", { class: "detail" }, `${rankText(panel, SIDES[number], place)}; ${percent(openShare(one, layer, head))} of its edges are open here`)),
       largePattern(one, layer, head, room));
     figure.style.width = `${room}px`;
     return figure;

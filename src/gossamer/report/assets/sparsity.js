@@ -39,10 +39,10 @@ function drawMap(node, panel, { shares, on }, chosen) {
   const svg = d3.create("svg").attr("width", width).attr("height", top + layers * height + 6).attr("class", "heat")
     .attr("role", "application").attr("aria-roledescription", "heat map of heads").attr("tabindex", 0).attr("data-key", "map")
     .attr("aria-label", `Edges left, ${layers} layers by ${heads} heads. Arrow keys choose a head.`);
-  const axis = (count, at, text) => svg.append("g").selectAll("text").data(d3.range(count)).join("text").attr("class", "name").attr("text-anchor", "middle")
-    .attr("dominant-baseline", "central").attr("x", (d) => at(d)[0]).attr("y", (d) => at(d)[1]).text((d) => (count > 24 && d % 4 ? "" : text + d));
-  axis(heads, (head) => [left + (head + 0.5) * cell, 10], "H");
-  axis(layers, (layer) => [14, top + (layer + 0.5) * height], "L");
+  const axis = (count, at, text, room) => svg.append("g").selectAll("text").data(d3.range(count)).join("text").attr("class", "name").attr("text-anchor", "middle")
+    .attr("dominant-baseline", "central").attr("x", (d) => at(d)[0]).attr("y", (d) => at(d)[1]).text((d) => (d % (room < 12 ? 8 : room < 24 ? 4 : 1) ? "" : text + d));
+  axis(heads, (head) => [left + (head + 0.5) * cell, 10], "H", cell);
+  axis(layers, (layer) => [14, top + (layer + 0.5) * height], "L", height * 2);
   svg.append("g").selectAll("rect").data(d3.cross(d3.range(layers), d3.range(heads), (layer, head) => ({ layer, head, value: shares[layer][head] }))).join("rect")
     .attr("x", (d) => left + d.head * cell + 1.5).attr("y", (d) => top + d.layer * height + 1.5).attr("width", cell - 3).attr("height", height - 3).attr("rx", 2)
     .attr("class", (d) => (d.layer === chosen.layer && d.head === chosen.head ? "cell chosen" : d.value ? "cell" : "cell shut"))
