@@ -22,6 +22,7 @@ DEFAULT = Settings()
 @click.option(
     "--margin", type=float, default=DEFAULT.margin, show_default=True, help="nats above the base model's held-out loss"
 )
+@click.option("--slack", type=float, default=DEFAULT.slack, show_default=True, help="margins allowed at first")
 @click.option("--tau", type=float, help="bound on the held-out loss, in place of base loss + margin")
 @click.option("--steps", type=int, default=DEFAULT.steps, show_default=True)
 @click.option("--batch", type=int, default=DEFAULT.batch, show_default=True, help="blocks a step, over all processes")
@@ -65,13 +66,6 @@ DEFAULT = Settings()
 @click.option("--optimiser", default=DEFAULT.optimiser, show_default=True, help="adamw, adafactor, sgd")
 @click.option("--weight-decay", type=float, default=DEFAULT.weight_decay, show_default=True)
 @click.option("--clip", type=float, default=DEFAULT.clip, show_default=True, help="of the gradient's norm")
-@click.option(
-    "--slack",
-    type=float,
-    default=DEFAULT.slack,
-    show_default=True,
-    help="margins the loss may rise by at first; 1: none",
-)
 @click.option("--dual-rate", type=float, default=DEFAULT.dual_rate, show_default=True, help="of the multiplier")
 @click.option("--precision", default=DEFAULT.precision, show_default=True, help="no, bf16: what training computes in")
 @click.option("--seed", type=int, default=DEFAULT.seed, show_default=True)

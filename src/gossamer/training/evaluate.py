@@ -102,11 +102,11 @@ def measure(
                 with gating.renormalised(model.hf):
                     renormalised = token_losses(ids, read(ids), read).ce
             else:
-                hidden = read(ids)
+                hidden, renormalised = read(ids), None
             base_hidden = read_base(ids.to(base.device)).to(model.device)
             losses = token_losses(ids, hidden, read, base_hidden, read_base)
-            others = renormalised if model.sparse else losses.ce
-            means = torch.stack([losses.ce, losses.base_ce, losses.kl, losses.agreement, others])
+            shut_out = losses.ce if renormalised is None else renormalised
+            means = torch.stack([losses.ce, losses.base_ce, losses.kl, losses.agreement, shut_out])
             sums += means.double().cpu() * len(ids)
             progress("evaluating", min(start + batch, len(blocks)), len(blocks))
     loss, base_loss, kl, agreement, open_only = (sums / len(blocks)).tolist()

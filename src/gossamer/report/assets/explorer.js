@@ -36,8 +36,10 @@ const explorerView = {
     const shown = [panel.id, state.prompt];
     const both = await Promise.all(SIDES.map((side) => explored(panel, side, state.prompt)));
     if (shown[0] !== state.task || shown[1] !== state.prompt) return; // something else was chosen meanwhile
-    for (const one of both) Object.assign(one, reach(one, k));
-    for (const one of both) one.kept = d3.range(Math.min(k, one.edges)).filter((at) => one.scores[at] !== 0); // others are kept, and do nothing
+    for (const one of both) {
+      one.cut = reach(one, k).cut;
+      one.kept = d3.range(Math.min(k, one.edges)).filter((at) => one.scores[at] !== 0); // others are kept, and do nothing
+    }
     const colours = edgeColours(panel, both);
     this.legend.replaceChildren(...colours.legend.map(({ colour, name }) => make("li", {}, swatch(colour), name)));
     this.sides.replaceChildren(...SIDES.map((side) => make("span", {}, panel.models[side].label)));
