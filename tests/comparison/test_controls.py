@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gossamer.comparison.controls import elsewhere, halves, leak, rephrased, shu
 from gossamer.comparison.run import Panel, compare, results
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.subsets import completeness_and_minimality, explained, keeping
-from gossamer.comparison.tables import baselines, is_chance
+from gossamer.comparison.tables import baselines, no_effect
 from gossamer.models import Model
 from tests.conftest import wrapped
 
@@ -139,9 +140,25 @@ def test_nonsense_has_no_small_circuit(run: Path) -> None:
         nonsense, real, chance = found["nonsense-dense"], found["dense"], found["random-dense"]
         assert not isinstance(real, str)
         assert not isinstance(chance, str)
-        assert isinstance(nonsense, str) or is_chance(nonsense) or nonsense.k90 is None or nonsense.k90 > 4 * real.k90  # type: ignore[operator]
+        assert isinstance(nonsense, str) or nonsense.k90 is None or nonsense.k90 > 4 * real.k90  # type: ignore[operator]
         assert real.k90 == 2
         assert chance.k90 is None or chance.k90 > 2 * real.k90
+
+
+def test_a_negligible_effect_is_none(run: Path) -> None:
+    (result,) = results(run)
+    dense, _ = result.circuits["heads_sentence"]
+
+    def with_effect(effect: float, error: float | None) -> Stored:
+        return replace(dense, summary={**dense.summary, "effect": effect, "effect_standard_error": error})
+
+    effect = dense.summary["effect"]
+    assert no_effect(dense, dense) == ""
+    assert no_effect(with_effect(0.5 * effect, 0.1 * effect), dense) == ""
+    assert "chance" in no_effect(with_effect(0.5 * effect, 0.3 * effect), dense)
+    assert "chance" in no_effect(with_effect(effect, None), dense)
+    assert "nothing" in no_effect(with_effect(-0.009 * effect, 1e-9), dense)
+    assert no_effect(with_effect(-0.011 * effect, 1e-9), dense) == ""
 
 
 def test_controls_are_in_the_files(run: Path) -> None:

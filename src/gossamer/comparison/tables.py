@@ -29,24 +29,39 @@ BASELINES = {
     "nonsense-dense": "dense, answers shuffled",
     "nonsense-sparse": "sparse, answers shuffled",
 }
+DOUBTFUL = ("nonsense", "untrained")  # expected to have no effect
+NEGLIGIBLE = 0.01  # of the dense model's effect
 DONE = {"right": ("accuracy", ".1%"), "effect": ("effect", ".3g")}
 
 
 def baselines(result: Result, units: str) -> dict[str, Stored | str]:
     """The curves of a panel and its controls by name; where there is nothing to explain, the reason instead."""
-    found: dict[str, Stored | str] = dict(zip(("dense", "sparse"), result.circuits[f"{units}_sentence"]))
+    dense, sparse = result.circuits[f"{units}_sentence"]
+    found: dict[str, Stored | str] = {"dense": dense, "sparse": sparse}
     for name in BASELINES:
         folder = result.folder / FOLDER / f"{name}-{units}"
         if (folder / SUMMARY).exists():
-            found[name] = Stored.read(folder)
+            stored = Stored.read(folder)
+            reason = no_effect(stored, dense) if name.startswith(DOUBTFUL) else ""
+            found[name] = reason or stored  # without an effect its curve would be noise over noise
         elif (folder / NO_EFFECT).exists():
-            found[name] = str(json.loads((folder / NO_EFFECT).read_text(encoding="utf-8"))["reason"])
+            found[name] = "no effect"
     return found
+
+
+def no_effect(control: Stored, dense: Stored) -> str:
+    """Why a control has nothing to explain, or ""."""
+    effect, error = (control.summary[key] for key in ("effect", "effect_standard_error"))
+    if error is None or abs(effect) < 2 * error:
+        return f"effect {effect:.2g} ± {error or 0:.2g}: chance"
+    if abs(effect) < NEGLIGIBLE * abs(dense.summary["effect"]):
+        return f"effect {effect:.2g} of the dense model's {dense.summary['effect']:.2g}: nothing"
+    return ""
 
 
 def numbers(stored: Stored | str) -> dict[str, Any]:
     if isinstance(stored, str):
-        return {"effect": 0.0, "reason": stored}
+        return {"reason": stored}
     ends = bootstrap.interval(stored.curve.resampled_sizes(bootstrap.resample(len(stored.clean))))
     return {
         "k90": stored.k90,
@@ -55,14 +70,7 @@ def numbers(stored: Stored | str) -> dict[str, Any]:
         "accuracy": stored.summary["accuracy"],
         "effect": stored.summary["effect"],
         "effect_standard_error": stored.summary["effect_standard_error"],
-        "chance": is_chance(stored),
     }
-
-
-def is_chance(stored: Stored) -> bool:
-    """Whether the effect that the curve divides by could be nothing: then so is the curve."""
-    error = stored.summary["effect_standard_error"]
-    return error is None or abs(stored.summary["effect"]) < 2 * error
 
 
 def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
@@ -182,10 +190,7 @@ def k90_cell(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "-"
     if "reason" in entry:
-        return "no effect"
-    error = entry["effect_standard_error"] or 0.0
-    if entry["chance"]:
-        return f"effect {entry['effect']:.2g} ± {error:.2g}: chance"
+        return str(entry["reason"])
     low, high = ("∞" if end is None else f"{end:,.0f}" for end in entry["k90_interval"])
     k90 = "not reached" if entry["k90"] is None else f"{entry['k90']:,}"
     return f"{k90} ({low} to {high})"
@@ -194,7 +199,7 @@ def k90_cell(entry: dict[str, Any] | None) -> str:
 def baseline_cell(name: str, entry: dict[str, Any] | None) -> str:
     """Where little is expected, the effect too: 90% of next to nothing is no circuit."""
     cell = k90_cell(entry)
-    if entry is None or "reason" in entry or entry["chance"] or not name.startswith(("untrained", "nonsense")):
+    if entry is None or "reason" in entry or not name.startswith(DOUBTFUL):
         return cell
     return f"{cell}, of an effect of {entry['effect']:.2g}"
 

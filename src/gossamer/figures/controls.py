@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from gossamer.comparison.controls import UNITS
 from gossamer.comparison.run import Result
 from gossamer.comparison.stored import Stored
-from gossamer.comparison.tables import BASELINES, baselines, is_chance
+from gossamer.comparison.tables import BASELINES, baselines
 from gossamer.figures.panels import scale_axes
 from gossamer.figures.style import plain
 
 WHITE: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 GREY = "0.55"
-DOUBTFUL = ("nonsense", "untrained")  # expected to have no effect
 
 
 def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]]) -> Figure:
@@ -62,8 +61,8 @@ def draw_one(axes: Axes, curves: dict[str, Stored | str], dense: str, sparse: st
     log = real[0].units == "edges"
     nothing = []
     for name, curve in curves.items():
-        if isinstance(curve, str) or (name.startswith(DOUBTFUL) and is_chance(curve)):
-            nothing.append(BASELINES[name])  # a curve would be noise over noise
+        if isinstance(curve, str):
+            nothing.append(BASELINES[name])
             continue
         start = 1 if log else 0
         effect = np.clip(curve.effect[start:], -2, 3)

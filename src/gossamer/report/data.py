@@ -19,10 +19,9 @@ from gossamer.comparison.controls import UNITS
 from gossamer.comparison.multiplier import MEASURES
 from gossamer.comparison.run import REQUEST, RESULT, SIDES, Result, read_json, results
 from gossamer.comparison.stored import Stored
-from gossamer.comparison.tables import BASELINES, NUMBERS, baselines, is_chance, tables
+from gossamer.comparison.tables import BASELINES, NUMBERS, baselines, tables
 from gossamer.comparison.trained import read_training
 from gossamer.errors import GossamerError
-from gossamer.figures.controls import DOUBTFUL
 from gossamer.figures.panels import pair_colours
 from gossamer.figures.run import FOLDER as FIGURES
 from gossamer.figures.run import pair_names
@@ -128,8 +127,8 @@ def control_data(result: Result) -> dict[str, Any]:
                 if name in SIDES:
                     continue
                 entry: dict[str, Any] = {"label": BASELINES[name]}
-                if isinstance(stored, str) or (name.startswith(DOUBTFUL) and is_chance(stored)):
-                    entry["reason"] = "no effect to explain"  # a curve would be noise over noise
+                if isinstance(stored, str):
+                    entry["reason"] = stored
                 else:
                     entry |= curve_data(stored)
                 found[units][name] = entry
