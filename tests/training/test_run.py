@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import shutil
@@ -401,6 +402,31 @@ def test_no_feasible_state_is_said_and_can_go_on(
     more = ["--bias", "-5", "--fix-bias", "--lr", "1e-6", "--steps", "16", "--resume"]
     assert call(*command, *more) == 1
     assert (out / "checkpoints" / "step-000016").is_dir()
+
+
+def test_an_end_above_the_bound_is_said_and_can_go_on(
+    model: Model, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, out = train.held_out, tmp_path / "out"
+
+    calls = itertools.count()
+
+    def worse(*arguments: Any) -> Any:
+        """Loss and edges, as if the first step had spoilt the model."""
+        loss, edges = original(*arguments)
+        return loss + min(next(calls), 1), edges
+
+    monkeypatch.setattr(train, "held_out", worse)
+    result = sparsify(model, text, out)
+    assert result["kept_step"] == 0
+    assert result["evaluation"]["loss"] <= result["tau"]
+    assert "ended above the bound" in result["warnings"][0]
+    assert (out / "checkpoints" / "step-000012").is_dir()
+    monkeypatch.setattr(train, "held_out", original)
+    result = sparsify(model, text, out, steps=16, resume=True)
+    assert result["kept_step"] == 16
+    assert not result["warnings"]
+    assert not (out / "checkpoints").exists()
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(

@@ -123,6 +123,8 @@ def sparsify(
     if not result:  # another process speaks
         return
     describe_sparse(result["evaluation"], out, tau=result["tau"], step=result["kept_step"])
+    for warning in result["warnings"]:
+        note(f"warning: {warning}")
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))
 
