@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import gossamer
 from gossamer.bundled import planted
 from gossamer.comparison.choices import combinations
 from gossamer.comparison.controls import elsewhere, halves, leak, rephrased, shuffled, untrained
-from gossamer.comparison.run import Panel, compare, results
+from gossamer.comparison.run import Panel, compare, results, summarise
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.subsets import completeness_and_minimality, explained, keeping
 from gossamer.comparison.tables import baselines, no_effect
+from gossamer.comparison.trained import Training
 from gossamer.models import Model
 from tests.conftest import wrapped
 
@@ -159,6 +161,19 @@ def test_a_negligible_effect_is_none(run: Path) -> None:
     assert "chance" in no_effect(with_effect(effect, None), dense)
     assert "nothing" in no_effect(with_effect(-0.009 * effect, 1e-9), dense)
     assert no_effect(with_effect(-0.011 * effect, 1e-9), dense) == ""
+
+
+def test_a_twin_that_missed_its_bound_is_doubted(run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    start, end = ({"step": step, "held_out_loss": 1.0 + step, "edges": 0.3} for step in (0, 8))
+    name = "bundled:induction"
+    shares = dict.fromkeys(("kl", "top1_agreement", "edges_without_first", "edges_without_first_and_diagonal"), 0.3)
+    evaluation = {"loss": 1.0, "base_loss": 1.0, "edges": 0.3, **shares}
+    for kept, doubted in ((0, True), (8, False)):
+        training = Training(name, name, 1.1, 1.0, kept, [start, end], evaluation)
+        (copied / "training.json").write_text(json.dumps([asdict(training)]))
+        doubts = [doubt for entry in summarise(copied) for doubt in entry.doubts]
+        assert any("never met the bound" in doubt for doubt in doubts) == doubted
 
 
 def test_controls_are_in_the_files(run: Path) -> None:

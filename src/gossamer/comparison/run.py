@@ -284,16 +284,19 @@ def summarise(folder: Path) -> list[Multiplier]:
     from gossamer.figures.run import draw_run
     from gossamer.report.page import write_report
 
-    panels = results(folder)
+    panels, trainings = results(folder), read_training(folder)
+    untrained = {training.name: training.doubt for training in trainings if training.doubt}
     table = []
     for measure in MEASURES:
         for result in panels:
             dense, sparse = result.circuits[measure]
             check_same_prompts(dense, sparse)
             doubts = [f"{side}: {w}" for side, c in zip(SIDES, (dense, sparse)) for w in c.summary["warnings"]]
+            if doubt := untrained.get(result.panel.sparse):
+                doubts.append(f"sparse: {doubt}")
             found = multiplier(result.panel.task, measure, dense.curve, sparse.curve)
             table.append(dataclasses.replace(found, doubts=tuple(doubts)))
-    write_controls(folder, panels, read_training(folder))
+    write_controls(folder, panels, trainings)
     write_choices(folder, panels)
     draw_run(folder, panels, table)
     rows = [entry.as_json() for entry in table]

@@ -49,10 +49,16 @@ def baselines(result: Result, units: str) -> dict[str, Stored | str]:
     return found
 
 
+def is_chance(stored: Stored) -> bool:
+    """Whether the effect that the curve divides by could be nothing: then so is the curve."""
+    error = stored.summary["effect_standard_error"]
+    return error is None or abs(stored.summary["effect"]) < 2 * error
+
+
 def no_effect(control: Stored, dense: Stored) -> str:
     """Why a control has nothing to explain, or ""."""
     effect, error = (control.summary[key] for key in ("effect", "effect_standard_error"))
-    if error is None or abs(effect) < 2 * error:
+    if is_chance(control):
         return f"effect {effect:.2g} ± {error or 0:.2g}: chance"
     if abs(effect) < NEGLIGIBLE * abs(dense.summary["effect"]):
         return f"effect {effect:.2g} of the dense model's {dense.summary['effect']:.2g}: nothing"
@@ -70,6 +76,7 @@ def numbers(stored: Stored | str) -> dict[str, Any]:
         "accuracy": stored.summary["accuracy"],
         "effect": stored.summary["effect"],
         "effect_standard_error": stored.summary["effect_standard_error"],
+        "chance": is_chance(stored),
     }
 
 
@@ -193,7 +200,7 @@ def k90_cell(entry: dict[str, Any] | None) -> str:
         return str(entry["reason"])
     low, high = ("∞" if end is None else f"{end:,.0f}" for end in entry["k90_interval"])
     k90 = "not reached" if entry["k90"] is None else f"{entry['k90']:,}"
-    return f"{k90} ({low} to {high})"
+    return f"{k90} ({low} to {high})" + (", by chance" if entry["chance"] else "")
 
 
 def baseline_cell(name: str, entry: dict[str, Any] | None) -> str:

@@ -29,6 +29,13 @@ class Training:
     evaluations: list[dict[str, Any]]
     evaluation: dict[str, Any]  # of the model as written
 
+    @property
+    def doubt(self) -> str:
+        """Why its circuits are not those of a sparse model, or ""."""
+        if self.kept_step > 0 or self.evaluations[-1]["step"] == 0:
+            return ""
+        return f"its training never met the bound: compared is its start, with {self.evaluation['edges']:.1%} of edges"
+
 
 def copy_training(models: Sequence[str], run: Path) -> None:
     """Those of `models` that tell how they were trained, into RUN/training.json."""

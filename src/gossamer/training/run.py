@@ -272,10 +272,10 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
         )
     last = next(row for row in reversed(trainer.log) if "held_out_loss" in row)
     missed = settings.penalty and not last["feasible"]
-    warnings = [
+    warning = (
         f"the run ended above the bound, with {last['edges']:.3%} of edges at a loss of {last['held_out_loss']:.4f}, "
         f"tau {trainer.tau:.4f}: written is step {best['step']}; --resume and more --steps than {settings.steps} go on"
-    ]
+    )
     result = {
         "model": model,
         "data": data,
@@ -286,7 +286,7 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
         "lr": trainer.lr,
         "kept_step": best["step"],
         "evaluation": evaluation,
-        "warnings": warnings if missed else [],
+        "warnings": [warning] if missed else [],
         "versions": versions(),
     }
     write_card(out, result)
