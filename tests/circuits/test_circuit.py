@@ -110,8 +110,10 @@ def test_sizes_of_the_curve() -> None:
     for low in (10, 100, 1000, 10_000):
         assert ((edges >= low) & (edges < 10 * low)).sum() >= 12
     assert sizes("edges", 1) == [0, 1]
-    assert sizes("heads", 20, "few") == [*range(17), 18, 20]
-    assert len(sizes("heads", 144, "few")) < 40
+    assert sizes("heads", 20, "few") == [*range(9), 10, 12, 15, 18, 20]
+    assert len(sizes("heads", 144, "few")) < 30
+    assert sizes("heads", 20, "sketch") == [0, 1, 2, 3, 4, 6, 9, 13, 19, 20]
+    assert sizes("edges", 100, "sketch") == [0, 1, 3, 10, 32, 100]
     assert np.diff(np.log10(sizes("edges", 123_456, "few")[1:])).max() <= 0.31
 
 

@@ -67,6 +67,29 @@ def test_the_multiplier_is_that_of_the_two_circuits(
         assert entry.interval[0] <= entry.value <= entry.interval[1]  # type: ignore[operator]
 
 
+def test_what_circuits_share_changes_none_of_them(
+    finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]
+) -> None:
+    """Clean and corrupted metrics and scores are handed from circuit to circuit: each is as if found alone."""
+    panel = finished[0] / "panels" / "induction"
+    for side, name in zip(("dense", "sparse"), pair, strict=True):
+        model = gossamer.load(name)
+        prompts = gossamer.prompts("induction", model, 12)
+        found = {panel / side / measure: choice for measure, choice in MEASURES.items()}
+        found |= {panel / "controls" / f"random-{side}-{units}": (units, "random") for units in ("heads", "edges")}
+        for folder, (units, ranking) in found.items():
+            stored = Stored.read(folder)
+            sizes = stored.summary["sizes"]
+            alone = gossamer.circuit(model, prompts, units=units, ranking=ranking, importance="ig", sizes=sizes)
+            np.testing.assert_allclose(stored.kept, alone.metric, atol=1e-5)
+            np.testing.assert_allclose(stored.clean, alone.clean, atol=1e-5)
+            summary = alone.summary()
+            for key in ("accuracy", "corrupted", "k90"):
+                assert stored.summary[key] == pytest.approx(summary[key], abs=1e-5)
+            if units == "heads":
+                torch.testing.assert_close(stored.scores()["scores"], alone.rankings["scores"], atol=1e-5, rtol=0)
+
+
 def test_the_planted_circuit_is_the_smaller_one(finished: tuple[Path, list[Multiplier]]) -> None:
     _, table = finished
     assert (table[0].dense, table[0].sparse, table[0].value) == (3, 2, 1.5)

@@ -31,7 +31,7 @@ class Gate(nn.Module):
 
     def of(self, scores: Tensor, visible: Tensor) -> Tensor:
         """Which edges are open, as (batch, head, query, key) like the scores."""
-        return (scores + self.bias.to(scores)[:, None, None] > 0) & visible
+        return (scores > -self.bias.to(scores)[:, None, None]) & visible  # score + bias > 0, in one pass less
 
     def apply_to(self, pattern: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
         """A pattern with the shut edges at 0."""

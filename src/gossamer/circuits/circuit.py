@@ -139,13 +139,14 @@ class Circuit:
             silent.add("ig_steps")
         return {name: None if name in silent else value for name, value in self.settings.items()}
 
-    def save(self, folder: Path) -> None:
-        """Write curve.parquet, scores.safetensors, curve.png, prompts.jsonl and, last, circuit.json."""
+    def save(self, folder: Path, *, figure: bool = True) -> None:
+        """Write curve.parquet, scores.safetensors, curve.png (if wanted), prompts.jsonl and, last, circuit.json."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)  # a folder with a summary holds one whole run, never parts of two
         write_whole(folder / "curve.parquet", lambda path: self.frame().to_parquet(path, index=False))
         write_whole(folder / "scores.safetensors", lambda path: save_file(self.rankings, path))
-        save(lambda: draw_curves([self.summary()]), folder / "curve.png")
+        if figure:
+            save(lambda: draw_curves([self.summary()]), folder / "curve.png")
         write_whole(folder / "prompts.jsonl", lambda path: path.write_text(self.prompt_lines(), encoding="utf-8"))
         text = json.dumps(self.summary(), indent=2, ensure_ascii=False)
         write_whole(folder / SUMMARY, lambda path: path.write_text(text + "\n", encoding="utf-8"))

@@ -14,8 +14,9 @@ from gossamer.circuits.activations import Activations
 from gossamer.circuits.batch import Batch
 from gossamer.circuits.units import Unit
 
-SIZES = ("every", "few")
-PER_DECADE = {"every": 16, "few": 6}  # of edges
+SIZES = ("every", "few", "sketch")
+PER_DECADE = {"every": 16, "few": 5, "sketch": 2}  # of edges
+STEP = {"few": 4, "sketch": 2}  # of heads: a step is one part of so many of k, and at least 1
 EVERY_HEAD = 384  # up to this many heads every k is measured
 
 
@@ -23,12 +24,13 @@ def sizes(unit: str, total: int, which: str = "every") -> list[int]:
     """The k at which the curve is measured, from 0 to `total`.
 
     Heads: every k up to 384 heads; in larger models every k up to 128, then even steps, about 350 in all.
-    Edges: 16 a decade. "few", for controls: heads every k up to 8, then steps of an eighth; 6 a decade of edges.
+    Edges: 16 a decade. "few": heads every k up to 8, then steps of a quarter; 5 a decade of edges. "sketch", for
+    controls that only show where a curve runs: heads every k up to 4, then steps of a half; 2 a decade of edges.
     """
-    if unit == "heads" and which == "few":
+    if unit == "heads" and which in STEP:
         chosen = [0]
         while chosen[-1] < total:
-            chosen.append(min(total, chosen[-1] + max(1, chosen[-1] // 8)))
+            chosen.append(min(total, chosen[-1] + max(1, chosen[-1] // STEP[which])))
         return chosen
     if unit == "heads":
         if total <= EVERY_HEAD:

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from gossamer.attention import gating
 from gossamer.circuits.discover import NoEffect, circuit
-from gossamer.comparison.jobs import Bar, save_circuit
+from gossamer.circuits.parts import Parts
+from gossamer.comparison.jobs import Bar, Shared, save_circuit
 from gossamer.comparison.scores import chance_jaccard, jaccard, mib_scores
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.subsets import completeness_and_minimality, explained
@@ -39,19 +40,21 @@ UNITS = ("heads", "edges")
 NO_EFFECT = "no-effect.json"  # in place of a circuit, where there is nothing to explain
 
 
-def control_side(model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
+def control_side(
+    model: Model, side: str, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar, shared: Shared
+) -> None:
     """All controls of one model on one task; what is done already is not done again."""
-    here = panel / FOLDER
-    asked = {**settings, "ranking": "sentence", "sizes": "few"}
+    here, shuffled_shared, blank_shared = panel / FOLDER, Shared(), Shared()
+    asked = {**settings, "ranking": "sentence", "sizes": "sketch"}
     nonsense = shuffled(prompts, settings["seed"])
     for units in UNITS:
         by_chance = {**asked, "ranking": "random", "units": units}
-        try_circuit(model, prompts, here / f"random-{side}-{units}", by_chance, bar)
-        try_circuit(model, nonsense, here / f"nonsense-{side}-{units}", {**asked, "units": units}, bar)
+        try_circuit(model, prompts, here / f"random-{side}-{units}", by_chance, bar, shared)
+        try_circuit(model, nonsense, here / f"nonsense-{side}-{units}", {**asked, "units": units}, bar, shuffled_shared)
     if side == "dense":
         blank = untrained(model, settings["seed"])
         for units in UNITS:
-            try_circuit(blank, prompts, here / f"untrained-{units}", {**asked, "units": units}, bar)
+            try_circuit(blank, prompts, here / f"untrained-{units}", {**asked, "units": units}, bar, blank_shared)
     if not (here / f"{side}.json").exists():
         with bar(f"{prompts.task}, {model.name}: held-out ranking, completeness, minimality"):
             found = checks(model, side, prompts, panel, settings)
@@ -60,17 +63,20 @@ def control_side(model: Model, side: str, prompts: Prompts, panel: Path, setting
 
 def control_tuned(model: Model, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
     """The dense model after as much training with no penalty: is it the sparsity, or the training?"""
+    shared = Shared()
     for units in UNITS:
         asked = {**settings, "ranking": "sentence", "units": units, "sizes": "few"}
-        try_circuit(model, prompts, panel / FOLDER / f"tuned-{units}", asked, bar)
+        try_circuit(model, prompts, panel / FOLDER / f"tuned-{units}", asked, bar, shared)
 
 
-def try_circuit(model: Model, prompts: Prompts, folder: Path, settings: dict[str, Any], bar: Bar) -> None:
+def try_circuit(
+    model: Model, prompts: Prompts, folder: Path, settings: dict[str, Any], bar: Bar, shared: Shared
+) -> None:
     """A circuit where there may be nothing to explain."""
     if (folder / NO_EFFECT).exists():
         return
     try:
-        save_circuit(model, prompts, folder, settings, f"{prompts.task}, {folder.name}", bar)
+        save_circuit(model, prompts, folder, settings, f"{prompts.task}, {folder.name}", bar, shared)
     except NoEffect as error:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / NO_EFFECT, json.dumps({"reason": str(error)}) + "\n")
@@ -148,12 +154,12 @@ def elsewhere(
     if not len(ranked_on) or not len(measured_on):
         return {"reason": "too few prompts"}
     given = {"sign": settings["sign"], "replace": settings["replace"], "seed": settings["seed"], "sizes": "few"}
-    judged = prompts.some(measured_on)
+    given |= {"units": "heads", "ranking": "given"}
+    judged, parts = prompts.some(measured_on), [Parts(), Parts()]
     try:
-        own, moved = (
-            circuit(model, judged, units="heads", ranking="given", scores=scores[list(rows)].mean(dim=0), **given)
-            for rows in (measured_on, ranked_on)
-        )
+        own = circuit(model, judged, scores=scores[list(measured_on)].mean(dim=0), parts=parts[0], **given)
+        parts[1].stages["baseline"] = parts[0]["baseline"]
+        moved = circuit(model, judged, scores=scores[list(ranked_on)].mean(dim=0), parts=parts[1], **given)
     except NoEffect as error:
         return {"reason": str(error)}
     k = own.k90

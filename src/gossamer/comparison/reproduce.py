@@ -26,7 +26,7 @@ SPARSIFY: dict[str, dict[str, Any]] = {
 }
 
 # What the quick way takes in place of 100 prompts and every size.
-QUICK: dict[str, Any] = {"prompts": 30, "sizes": "few"}
+QUICK: dict[str, Any] = {"prompts": 12, "sizes": "few"}
 
 TrainingBar = Callable[[int], AbstractContextManager[tuple[Any, Any]]]
 

@@ -29,7 +29,7 @@ from gossamer.comparison import explorer
 from gossamer.comparison.choices import combinations, file_of, measure_choices, write_choices
 from gossamer.comparison.controls import FOLDER as CONTROLS
 from gossamer.comparison.controls import UNITS, control_side, control_tuned
-from gossamer.comparison.jobs import Bar, save_circuit, silent
+from gossamer.comparison.jobs import Bar, Shared, save_circuit, silent
 from gossamer.comparison.multiplier import MEASURES, Multiplier, check_same_prompts, multiplier
 from gossamer.comparison.patterns import FILE, Patterns
 from gossamer.comparison.stored import Stored
@@ -151,17 +151,17 @@ def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
 
 def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
     """The circuits of one model on one task, and its controls."""
-    some, settings = prompts_of(model, panel, chosen), chosen.settings()
+    some, settings, shared = prompts_of(model, panel, chosen), chosen.settings(), Shared()
     for measure, (units, ranking) in MEASURES.items():
         asked = {"units": units, "ranking": ranking, **settings}
         name = f"{panel.task}, {model.name}, {units} by {ranking}"
-        save_circuit(model, some, folder / side / measure, asked, name, bar)
+        save_circuit(model, some, folder / side / measure, asked, name, bar, shared)
     if not (folder / side / FILE).exists():
         Patterns.of(model, some, Stored.read(folder / side / "heads_dataset")).save(folder / side / FILE)
     if not (folder / side / explorer.FILE).exists():
         explorer.save(explorer.explore(model, some), folder / side / explorer.FILE)
     if chosen.controls:
-        control_side(model, side, some, folder, settings, bar)
+        control_side(model, side, some, folder, settings, bar, shared)
     if chosen.every:
         measure_choices(model, side, some, folder, chosen.seed, bar)
 

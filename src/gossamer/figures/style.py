@@ -52,6 +52,8 @@ def save(draw: Callable[[], Figure], *paths: Path) -> None:
     """Draw a figure in the common style and write it to `paths`, whose suffixes say how."""
     with matplotlib.rc_context(RC):
         figure = draw()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once: every file is the same figure
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, partial(write, figure, path.suffix.removeprefix(".").lower()))

@@ -10,7 +10,7 @@ from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
-SLACK_ENDS = 0.9  # of the steps
+SLACK_ENDS = 0.75  # of the steps: the last quarter, when the rate falls, is spent at the bound
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
