@@ -19,7 +19,7 @@ def test_slack_allows_more_excess_and_weighs_the_loss_less() -> None:
 
 def test_slack_ends_before_the_run_does() -> None:
     settings = Settings(slack=8.0, steps=100)
-    assert [settings.slack_factor(step) for step in (0, 45, 90, 99)] == pytest.approx([8.0, 4.5, 1.0, 1.0])
+    assert [settings.slack_factor(step) for step in (0, 50, 75, 99)] == pytest.approx([8.0, 3.2, 0.8, 0.8])
     assert Settings(slack=8.0, penalty=False).slack_factor(0) == 1.0
 
 

@@ -17,11 +17,15 @@ from gossamer.screen import circuit_bar, describe_multipliers, note, training_ba
 def choice_options(command: Command) -> Command:
     """How circuits are found and where they go, the same for one pair and for several."""
     options: list[Callable[[Command], Command]] = [
-        click.option("--prompts", type=int, help="of each task (default: 100, or all of a file; with --quick 30)"),
+        click.option(
+            "--prompts",
+            type=int,
+            help="of each task (default: 100, or all of a file; reproduce of the bundled models 30, with --quick 12)",
+        ),
         click.option(
             "--sizes",
             type=click.Choice(["every", "few"]),
-            help="the sizes of circuits to measure (default: every, with --quick few)",
+            help="the sizes of circuits to measure (default: every; reproduce of the bundled models few)",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="of the prompts"),
         scoring_options("ig"),

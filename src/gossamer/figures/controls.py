@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 
 from gossamer.comparison.controls import UNITS
 from gossamer.comparison.run import Result
@@ -34,13 +35,19 @@ def draw_controls(results: Sequence[Result], colours: Sequence[tuple[str, str]])
         axes.set_title(plain(result.title), loc="left")
     for axes in grid[:, 0]:
         axes.set_ylabel("Explained Effect")
-    lines: dict[str, Any] = {}
+    lines: dict[str, dict[str, Any]] = {}  # by label and colour: every pair of models has colours of its own
     for axes in grid.ravel():
         for line, label in zip(*axes.get_legend_handles_labels()):
-            lines.setdefault(label, line)
+            lines.setdefault(label, {}).setdefault(line.get_color(), line)
     ordered = [label for label in BASELINES.values() if label in lines]
+    handles: list[Any] = [tuple(lines[label].values()) for label in ordered]
     figure.legend(
-        [lines[label] for label in ordered], ordered, loc="outside lower center", ncols=4 if len(results) > 2 else 2
+        handles,
+        ordered,
+        loc="outside lower center",
+        ncols=4 if len(results) > 2 else 2,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.4)},
+        handlelength=4 if any(len(found) > 1 for found in lines.values()) else 2,
     )
     return figure
 

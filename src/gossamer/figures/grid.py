@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from gossamer.figures.style import plain
 PER_ROW = 16
 LEAST = 6  # columns, for the title's sake
 SQUARE = 0.46  # inches
+CELLS = 46  # a side of a square, at most: smaller ones would be specks
 GAP = 0.12  # of a square
 DARK = LinearSegmentedColormap.from_list("dark", ["#ffffff", "#9db4d6", "#1b3a6b", "#050a18"])
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # the same for all: weights of a few percent still show
@@ -47,11 +49,11 @@ def draw_side(axes: Axes, side: Patterns, columns: int, rows: int) -> None:
     for place, ((layer, head), pattern) in enumerate(zip(side.heads, side.patterns, strict=True)):
         x, y = place % PER_ROW * step, place // PER_ROW * step
         axes.imshow(
-            pattern,
+            visible_cells(pattern),
             cmap=DARK,
             norm=NORM,
             extent=(x, x + 1, y + 1, y),
-            interpolation="nearest" if len(pattern) <= 46 else "antialiased",
+            interpolation="nearest",
             aspect="auto",
             zorder=1,
         )
@@ -61,3 +63,10 @@ def draw_side(axes: Axes, side: Patterns, columns: int, rows: int) -> None:
         axes.text(x + 0.96, y + 0.05, f"L{layer}H{head}", ha="right", va="top", fontsize=5, zorder=3)
     axes.set_xlim(0, columns * step - GAP)
     axes.set_ylim(rows * step - GAP, 0)
+
+
+def visible_cells(pattern: np.ndarray) -> np.ndarray:
+    """A pattern in few enough cells to be seen: each has the largest weight of the edges in it."""
+    starts = np.arange(0, len(pattern), math.ceil(len(pattern) / CELLS))
+    cells: np.ndarray = np.maximum.reduceat(np.maximum.reduceat(pattern, starts, axis=0), starts, axis=1)
+    return cells

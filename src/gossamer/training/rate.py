@@ -53,8 +53,9 @@ def excess_of(student: Student, batch: Tensor, settings: Settings, part: int, *,
     for ids in batch.split(part):
         with student.base() as base:
             base_hidden = base(ids)
-        gates = Sampling(None if settings.noise == 0 else settings.seed, noise=settings.noise)
-        with torch.set_grad_enabled(train), probing(gates):
+        seed = None if settings.noise == 0 else settings.seed
+        gates = Sampling(seed, noise=settings.noise) if settings.penalty else None
+        with torch.set_grad_enabled(train), probing(gates, open=gates is None):
             hidden = student.read(ids)
         options = {"train_on_kl": bool(settings.distill), "agreement": False}
         losses = token_losses(ids, hidden, student.read, base_hidden, student.read_base, **options)

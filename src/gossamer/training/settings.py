@@ -11,6 +11,7 @@ from gossamer.errors import GossamerError
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 SLACK_ENDS = 0.75  # of the steps: the last quarter, when the rate falls, is spent at the bound
+AIM = 0.8  # of a margin, in the end: what is kept must be within the bound, and both loss and bound are noisy
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
@@ -105,10 +106,10 @@ class Settings:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
 
     def slack_factor(self, step: int) -> float:
-        """Margins allowed at a step: ever fewer, in the end 1."""
+        """Margins allowed at a step: ever fewer, in the end a little less than 1."""
         if not self.penalty:
             return 1.0
-        return 1 + (self.slack - 1) * max(0.0, 1 - step / (SLACK_ENDS * self.steps))
+        return AIM + (self.slack - AIM) * max(0.0, 1 - step / (SLACK_ENDS * self.steps))
 
     def lr_factor(self, step: int) -> float:
         """Of the learning rate at a step, the first being 0: up over the warm-up, then down to the end."""

@@ -115,18 +115,18 @@ class Trainer:
             first = self.first + part * self.part
             ids = batch[first : first + self.part].to(self.accelerator.device)
             seed = None if settings.noise == 0 else settings.seed * 1_000_003 + step
-            gates = Sampling(seed, first, settings.noise)
+            gates = Sampling(seed, first, settings.noise) if settings.penalty else None
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
                 base_hidden = None
                 if settings.distill or measure:
                     with self.computing(), self.student.base() as base:
                         base_hidden = base(ids)
-                with self.computing(), probing(gates):
+                with self.computing(), probing(gates, open=gates is None):
                     hidden = self.student.read(ids, self.run)
                 losses = self.losses(ids, hidden, base_hidden)
                 loss = losses.kl if settings.distill else losses.ce
-                share = torch.stack(list(gates.shares.values())).mean()
+                share = loss.new_ones(()) if gates is None else torch.stack(list(gates.shares.values())).mean()
                 self.accelerator.backward((loss_weight * loss + share_weight * share) / settings.accumulate)
             excess = self.excess(ids, losses, base_hidden) if measure else torch.zeros(())
             sums += torch.stack([loss, share, excess.to(loss)]).detach().double().cpu()
