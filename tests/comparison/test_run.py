@@ -19,6 +19,7 @@ from gossamer.comparison.patterns import Patterns
 from gossamer.comparison.run import Panel, compare, folders, results
 from gossamer.comparison.stored import Stored
 from gossamer.errors import GossamerError
+from gossamer.figures.grid import visible_cells
 from gossamer.figures.panels import multiplier_text
 from tests.test_cli import call, refused
 
@@ -162,6 +163,16 @@ def test_patterns_are_those_of_the_heads_needed(finished: tuple[Path, list[Multi
     attentions = model.hf(ids, output_attentions=True).attentions
     for (layer, head), pattern in zip(found.heads, found.patterns, strict=True):
         assert pattern == pytest.approx(attentions[layer][0, head].detach().numpy(), abs=1e-3)  # kept in 16 bits
+
+
+def test_one_edge_of_a_long_prompt_is_seen() -> None:
+    pattern = np.zeros((150, 150))
+    pattern[149, 3] = 0.7
+    cells = visible_cells(pattern)
+    assert cells.shape == (38, 38)
+    assert cells[37, 0] == 0.7
+    assert np.count_nonzero(cells) == 1
+    np.testing.assert_array_equal(visible_cells(pattern[:46, :46]), pattern[:46, :46])
 
 
 def test_a_finished_run_is_not_done_again(pair: tuple[str, str], finished: tuple[Path, list[Multiplier]]) -> None:

@@ -10,7 +10,7 @@ from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
-SLACK_ENDS = 0.75  # of the steps: the last quarter, when the rate falls, is spent at the bound
+SLACK_ENDS = 0.75  # of the steps: the last quarter, at a low rate, is spent at the bound
 AIM = 0.8  # of a margin, in the end: what is kept must be within the bound, and both loss and bound are noisy
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
@@ -41,7 +41,7 @@ class Settings:
     bias_lr: float = 1e-2
     weight_decay: float = 0.0
     warmup: int = 20
-    schedule: str = "wsd"
+    schedule: str = "linear"
     clip: float = 1.0
     precision: str = "no"
     lora: int | None = None
