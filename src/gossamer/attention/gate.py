@@ -123,7 +123,7 @@ class Tile:
             scores = bent * softcap
         scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
         # (1 - p) / p of the gate's probability p = sigmoid(z); exp is slow, ten times and more, where it overflows
-        self.shut_odds = (scores + bias).neg_().clamp_(max=LARGEST).exp_()
+        self.shut_odds = torch.sub(-bias, scores).clamp_(max=LARGEST).exp_()
         self.probability = (1 + self.shut_odds).reciprocal_()
         self.sampled_odds = self.shut_odds if odds is None else self.shut_odds * odds
         self.gate = self.sampled_odds < 1
@@ -150,7 +150,7 @@ class GatedAttention(torch.autograd.Function):
         for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
             tile = part.tile
             out[part.samples, :, part.rows] = part.mix(tile.pattern.mul_(tile.gate), renormalise).to(out.dtype)
-            share[part.samples] += (tile.probability * part.real).sum(dim=(-1, -2)).flatten(1)
+            share[part.samples] += (tile.probability.sum(dim=-1) * part.real[..., 0]).sum(dim=-1).flatten(1)
         share /= edges[:, None]
         ctx.save_for_backward(query, key, value, bias, visible, out)
         ctx.options = (scaling, softcap, noise, renormalise)
@@ -182,7 +182,7 @@ class GatedAttention(torch.autograd.Function):
             d_value[part.samples, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
             probability = tile.probability
             slope = (1 - probability).mul_(probability)
-            d_probability = slope * (part.real * per_edge[part.samples].reshape(*groups, 1, 1))
+            d_row = part.real * per_edge[part.samples].reshape(*groups, 1, 1)  # of the probabilities in a row
             # straight through: the gate moves as y = 1 / (1 + sampled odds) does
             if noise is None:
                 d_gate = slope  # y is the probability
@@ -190,9 +190,9 @@ class GatedAttention(torch.autograd.Function):
                 y = (1 + tile.sampled_odds).reciprocal_()
                 d_gate = y.mul_(1 - y)
             if ctx.needs_input_grad[3]:
-                through = (d_weights * tile.pattern * d_gate + d_probability).sum(dim=(-1, -2))
-                d_bias += through.sum(dim=0).flatten()
-            d_scores = d_gate.add_(tile.gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).add_(d_probability)
+                through = (d_weights * tile.pattern).mul_(d_gate).sum(dim=-1) + slope.sum(dim=-1) * d_row[..., 0]
+                d_bias += through.sum(dim=(0, -1)).flatten()
+            d_scores = (d_gate + tile.gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).addcmul_(slope, d_row)
             if tile.slope is not None:
                 d_scores *= tile.slope
             d_scores = join(d_scores)
