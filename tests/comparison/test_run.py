@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import gossamer
 from gossamer.bundled import planted
 from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier, times
 from gossamer.comparison.patterns import Patterns
-from gossamer.comparison.run import Panel, compare, folders, results
+from gossamer.comparison.run import Panel, check_same_model, compare, folders, results, summarise
 from gossamer.comparison.stored import Stored
+from gossamer.comparison.trained import Training
 from gossamer.errors import GossamerError
 from gossamer.figures.grid import visible_cells
 from gossamer.figures.panels import multiplier_text
+from gossamer.files import only_process
 from tests.test_cli import call, refused
 
 FIGURES = [*MEASURES, "grid_induction"]
@@ -193,6 +196,97 @@ def test_another_request_is_refused_and_forced(pair: tuple[str, str], tmp_path: 
     assert len(table) == 3
 
 
+def test_a_forced_run_keeps_nothing_of_the_one_before(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    assert (out / "controls.md").exists()
+    compare([Panel("induction", "bundled:induction", "bundled:induction")], out, prompts=3, controls=False, force=True)
+    assert not (out / "controls.md").exists()
+    assert not (out / "controls.json").exists()
+    assert len(json.loads((out / "multipliers.json").read_text())) == 3
+
+
+def test_another_first_token_or_type_is_another_run(
+    finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]
+) -> None:
+    for name, value in (("first_token", "none"), ("dtype", "float64")):
+        with pytest.raises(GossamerError, match=f"another {name}"):
+            compare([Panel("induction", *pair)], finished[0], prompts=12, loading={name: value})
+
+
+def test_a_task_file_that_changed_is_another_run(tmp_path: Path) -> None:
+    model = gossamer.load("bundled:induction")
+    lines = gossamer.circuit(model, gossamer.prompts("induction", model, 3)).prompt_lines().splitlines(keepends=True)
+    task, out = tmp_path / "mine.jsonl", tmp_path / "run"
+    panel = Panel(str(task), "bundled:induction", "bundled:induction")
+    task.write_text("".join(lines[:2]))
+    compare([panel], out, controls=False, sizes="few")
+    task.write_text("".join(lines))
+    with pytest.raises(GossamerError, match="another task_files"):
+        compare([panel], out, sizes="few")
+
+
+def test_a_model_that_changed_gets_no_controls(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
+    path = Path(shutil.copytree(finished[0] / "panels/induction/dense", tmp_path / "dense"))
+    model = gossamer.load("bundled:induction")  # the dense one is another
+    with pytest.raises(GossamerError, match="other weights"):
+        check_same_model(model, path)
+    check_same_model(model, finished[0] / "panels/induction/sparse")
+
+
+def test_lost_controls_are_measured_again(
+    finished: tuple[Path, list[Multiplier]], pair: tuple[str, str], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    lost = out / "panels/induction/controls/random-dense-heads"
+    shutil.rmtree(lost)
+    compare([Panel("induction", *pair)], out, prompts=12)
+    assert (lost / "circuit.json").exists()
+
+
+def test_a_sparse_model_of_another_base_is_doubted(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    shares = dict.fromkeys(("kl", "top1_agreement", "edges_without_first", "edges_without_first_and_diagonal"), 0.3)
+    evaluation = {"loss": 1.0, "base_loss": 1.0, "edges": 0.3, **shares}
+    rows = [{"step": 0, "held_out_loss": 1.0, "edges": 0.3}]
+    own = results(out)[0].circuits["heads_sentence"][0].summary["model"]["weights"]
+    for weights, doubted in (("another", True), (own, False)):
+        training = Training("bundled:induction", "x", 1.1, 1.0, 1, rows, evaluation, weights)
+        (out / "training.json").write_text(json.dumps([asdict(training)]))
+        doubts = [doubt for entry in summarise(out) for doubt in entry.doubts]
+        assert any("another model" in doubt for doubt in doubts) == doubted
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("dense/heads_sentence/circuit.json", "{}"),
+        ("dense/heads_sentence/circuit.json", "{"),
+        ("controls/dense.json", "{"),
+        ("controls/dense.json", "{}"),
+        ("dense/heads_sentence/prompts.jsonl", '{"clean_metric": 1.0}'),
+    ],
+)
+def test_a_damaged_run_is_said_in_one_line(
+    finished: tuple[Path, list[Multiplier]], tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, text: str
+) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    (out / "panels/induction" / file).write_text(text)
+    refused(capsys, "figures", str(out))
+
+
+def test_figures_wait_for_a_run(
+    finished: tuple[Path, list[Multiplier]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    with only_process(out / "lock", out):
+        assert "another process" in refused(capsys, "figures", str(out))
+
+
+def test_one_prompt_is_doubted() -> None:
+    model = gossamer.load("bundled:induction")
+    assert "one prompt" in gossamer.circuit(model, gossamer.prompts("induction", model, 1)).warnings()[0]
+
+
 def test_an_interrupted_run_goes_on(pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gossamer.comparison import jobs
 
@@ -214,8 +308,6 @@ def test_an_interrupted_run_goes_on(pair: tuple[str, str], tmp_path: Path, monke
 
 
 def test_a_model_that_changed_in_between_is_noticed(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
-    import shutil
-
     out, _ = finished
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)

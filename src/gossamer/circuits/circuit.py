@@ -68,6 +68,8 @@ class Circuit:
         """Reasons to doubt that there is a circuit to find here."""
         found = []
         mean, error = self.effect
+        if len(self.clean) == 1:
+            found.append("there is one prompt: nothing says how far the numbers hang on it")
         if self.correct.mean() < 0.5:
             found.append(f"the model answers only {self.correct.mean():.0%} right: it can't do this task")
         if mean < 0:

@@ -122,9 +122,9 @@ def figures(run: Path) -> None:
     Example:
       gossamer figures runs/reproduce
     """
-    from gossamer.comparison.run import summarise
+    from gossamer.comparison.run import redraw
 
-    describe_multipliers(summarise(run))
+    describe_multipliers(redraw(run))
     note(f"drawn into {run / 'figures'}, and {run / 'report.html'}")
 
 

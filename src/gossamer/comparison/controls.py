@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from gossamer.attention import gating
+from gossamer.circuits.circuit import SUMMARY
 from gossamer.circuits.discover import NoEffect, circuit
 from gossamer.circuits.parts import Parts
 from gossamer.comparison.jobs import Bar, Shared, save_circuit
@@ -38,6 +39,18 @@ from gossamer.tasks.pair import Prompts
 FOLDER = "controls"
 UNITS = ("heads", "edges")
 NO_EFFECT = "no-effect.json"  # in place of a circuit, where there is nothing to explain
+
+
+def controlled(panel: Path, side: str) -> bool:
+    """Whether all controls of one model are there."""
+    names = [f"random-{side}", f"nonsense-{side}", *(["untrained"] if side == "dense" else [])]
+    return (panel / FOLDER / f"{side}.json").exists() and all(measured(panel, name) for name in names)
+
+
+def measured(panel: Path, name: str) -> bool:
+    """Whether a control's circuits are there, or it is known that there are none."""
+    folders = [panel / FOLDER / f"{name}-{units}" for units in UNITS]
+    return all((folder / SUMMARY).exists() or (folder / NO_EFFECT).exists() for folder in folders)
 
 
 def control_side(

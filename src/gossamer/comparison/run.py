@@ -12,6 +12,7 @@ RUN/report.html
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import re
@@ -27,8 +28,7 @@ import pandas as pd
 from gossamer.circuits.circuit import SUMMARY
 from gossamer.comparison import explorer
 from gossamer.comparison.choices import combinations, file_of, measure_choices, write_choices
-from gossamer.comparison.controls import FOLDER as CONTROLS
-from gossamer.comparison.controls import UNITS, control_side, control_tuned
+from gossamer.comparison.controls import control_side, control_tuned, controlled, measured
 from gossamer.comparison.jobs import Bar, Shared, save_circuit, silent
 from gossamer.comparison.multiplier import MEASURES, Multiplier, check_same_prompts, multiplier
 from gossamer.comparison.patterns import FILE, Patterns
@@ -45,6 +45,17 @@ REQUEST = "run.json"
 RESULT = "multipliers.json"
 ADDING = ("controls", "every")  # what a finished run can be asked for later
 REPORT = "report.html"
+PRODUCTS = (
+    RESULT,
+    REPORT,
+    "multipliers.csv",
+    "controls.json",
+    "controls.md",
+    "training.json",
+    "choices.csv",
+    "agreement.csv",
+)
+LOADED = ("dtype", "revision", "first_token")  # of how models are loaded, what changes their numbers
 SIDES = ("dense", "sparse")
 ORDER = ("sparse", "dense", "tuned")  # dense models are asked what the heads of the sparse ones explain in them
 
@@ -116,7 +127,8 @@ def compare(
     folder = Path(out)
     chosen = Choices(**{name: choice for name, choice in choices.items() if choice is not None})
     names = folders(panels)
-    asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen)}
+    loaded = {name: str(choice) for name in LOADED if (choice := (loading or {}).get(name)) is not None}
+    asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, "task_files": files_of(panels)}
     with run(folder, asked, force=force):
         prepare()
         for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
@@ -137,12 +149,29 @@ def compare(
 
 def finished(folder: Path, side: str, chosen: Choices) -> bool:
     if side == "tuned":
-        return not chosen.controls or all((folder / CONTROLS / f"tuned-{units}" / SUMMARY).exists() for units in UNITS)
+        return not chosen.controls or measured(folder, "tuned")
     files = [*(f"{side}/{measure}/{SUMMARY}" for measure in MEASURES), f"{side}/{FILE}", f"{side}/{explorer.FILE}"]
-    if chosen.controls:
-        files.append(f"{CONTROLS}/{side}.json")
+    if chosen.controls and not controlled(folder, side):
+        return False
     every = [file_of(folder, side, choice) for choice in combinations()] if chosen.every else []
     return all(path.exists() for path in [*(folder / file for file in files), *every])
+
+
+def files_of(panels: Sequence[Panel]) -> dict[str, str]:
+    """The tasks that are files, with what is in them: a run of others is another run."""
+    paths = {panel.task: Path(panel.task) for panel in panels if panel.task not in TASKS}
+    return {task: hashlib.sha256(path.read_bytes()).hexdigest() for task, path in paths.items() if path.is_file()}
+
+
+def check_same_model(model: Model, side: Path) -> None:
+    """A run goes on with the model it began with."""
+    for measure in MEASURES:
+        if (side / measure / SUMMARY).exists():
+            before = Stored.read(side / measure).summary["model"]
+            if before["weights"] != model.describe()["weights"]:
+                raise GossamerError(
+                    f"{side / measure} is of a {model.name} with other weights: --force does all of it again"
+                )
 
 
 def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
@@ -151,6 +180,7 @@ def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
 
 def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
     """The circuits of one model on one task, and its controls."""
+    check_same_model(model, folder / side)
     some, settings, shared = prompts_of(model, panel, chosen), chosen.settings(), Shared()
     for measure, (units, ranking) in MEASURES.items():
         asked = {"units": units, "ranking": ranking, **settings}
@@ -210,7 +240,7 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
 
 
 def clear(folder: Path) -> None:
-    for name in (RESULT, REPORT):
+    for name in PRODUCTS:
         (folder / name).unlink(missing_ok=True)
     for name in ("panels", "figures", "models"):
         if (folder / name).exists():
@@ -279,6 +309,14 @@ def check_weights(folder: Path, found: Sequence[Result]) -> None:
                     )
 
 
+def redraw(folder: Path) -> list[Multiplier]:
+    """`summarise` on its own, while no run writes to the folder."""
+    if not (folder / REQUEST).exists():
+        results(folder)  # says that there is no run
+    with only_process(folder / "lock", folder):
+        return summarise(folder)
+
+
 def summarise(folder: Path) -> list[Multiplier]:
     """The multipliers, the figures and the report of a finished run, from its files."""
     from gossamer.figures.run import draw_run
@@ -286,6 +324,7 @@ def summarise(folder: Path) -> list[Multiplier]:
 
     panels, trainings = results(folder), read_training(folder)
     untrained = {training.name: training.doubt for training in trainings if training.doubt}
+    bases = {training.name: training.base_weights for training in trainings}
     table = []
     for measure in MEASURES:
         for result in panels:
@@ -294,6 +333,9 @@ def summarise(folder: Path) -> list[Multiplier]:
             doubts = [f"{side}: {w}" for side, c in zip(SIDES, (dense, sparse)) for w in c.summary["warnings"]]
             if doubt := untrained.get(result.panel.sparse):
                 doubts.append(f"sparse: {doubt}")
+            base = bases.get(result.panel.sparse)
+            if base is not None and base != dense.summary["model"]["weights"]:
+                doubts.append(f"sparse: it was made from another model than {result.panel.dense}")
             found = multiplier(result.panel.task, measure, dense.curve, sparse.curve)
             table.append(dataclasses.replace(found, doubts=tuple(doubts)))
     write_controls(folder, panels, trainings)

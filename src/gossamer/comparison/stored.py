@@ -18,6 +18,10 @@ from gossamer.circuits.circuit import SUMMARY
 from gossamer.comparison.bootstrap import Curve
 from gossamer.errors import GossamerError
 
+NEEDED = ("model", "task", "units", "sign", "clean", "accuracy", "effect", "warnings", "units_total", "k90", "curve")
+PROMPT = ("clean", "corrupted", "answers", "wrong", "clean_metric")
+REPAIR = "delete that folder and give the command of the run again"
+
 
 @dataclass(frozen=True, eq=False)
 class Stored:
@@ -28,8 +32,11 @@ class Stored:
     def read(cls, folder: Path) -> Stored:
         try:
             summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise GossamerError(f"{folder} holds no finished circuit: {error}") from error
+            missing = [key for key in NEEDED if key not in summary]
+        except (OSError, ValueError, TypeError) as error:
+            raise GossamerError(f"{folder} holds no finished circuit: {error}; {REPAIR}") from error
+        if missing:
+            raise GossamerError(f"{folder / SUMMARY} has no {missing[0]!r}; {REPAIR}")
         return cls(folder, summary)
 
     @property
@@ -61,15 +68,16 @@ class Stored:
             frame = pd.read_parquet(self.folder / "curve.parquet", columns=["prompt", "k", "metric"])
             return frame["metric"].to_numpy().reshape(-1, len(self.ks))
         except (OSError, ValueError, KeyError) as error:
-            raise GossamerError(f"{self.folder}: curve.parquet can't be read: {error}") from error
+            raise GossamerError(f"{self.folder}: curve.parquet can't be read: {error}; {REPAIR}") from error
 
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
         try:
             lines = (self.folder / "prompts.jsonl").read_text(encoding="utf-8").split("\n")  # a prompt may hold others
-            return [json.loads(line) for line in lines if line]
-        except (OSError, ValueError) as error:
-            raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error}") from error
+            found = [json.loads(line) for line in lines if line]
+            return [{**prompt, **{key: prompt[key] for key in PROMPT}} for prompt in found]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error!r}; {REPAIR}") from error
 
     @cached_property
     def clean(self) -> np.ndarray:
@@ -78,6 +86,9 @@ class Stored:
 
     @property
     def curve(self) -> Curve:
+        if len(self.kept) != len(self.clean):
+            counts = f"{len(self.kept)} prompts in curve.parquet, {len(self.clean)} in prompts.jsonl"
+            raise GossamerError(f"{self.folder}: {counts}; {REPAIR}")
         return Curve(self.ks, self.kept, self.clean, log=self.units == "edges")
 
     def scores(self) -> dict[str, torch.Tensor]:
@@ -85,7 +96,7 @@ class Stored:
         try:
             return load_file(self.folder / "scores.safetensors")
         except (OSError, SafetensorError) as error:
-            raise GossamerError(f"{self.folder}: scores.safetensors can't be read: {error}") from error
+            raise GossamerError(f"{self.folder}: scores.safetensors can't be read: {error}; {REPAIR}") from error
 
     def head_order(self) -> torch.Tensor:
         """A dataset ranking of heads, best first: layer * heads + head."""

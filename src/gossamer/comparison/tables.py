@@ -13,6 +13,7 @@ from gossamer.comparison import bootstrap
 from gossamer.comparison.controls import FOLDER, NO_EFFECT, UNITS
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.trained import Training
+from gossamer.errors import GossamerError
 from gossamer.files import write_text
 
 if TYPE_CHECKING:
@@ -80,6 +81,18 @@ def numbers(stored: Stored | str) -> dict[str, Any]:
     }
 
 
+def read_side(path: Path) -> dict[str, Any]:
+    """The checks of one model on one task."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        side_cells(found)
+        return {**found, "standard_scores": found["standard_scores"]}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise GossamerError(
+            f"{path} can't be read ({error!r}): delete it and give the command of the run again"
+        ) from error
+
+
 def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
     """All controls of a run."""
     tasks = {}
@@ -88,7 +101,7 @@ def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[st
         for side in ("dense", "sparse"):
             path = result.folder / FOLDER / f"{side}.json"
             if path.exists():
-                sides[side] = json.loads(path.read_text(encoding="utf-8"))
+                sides[side] = read_side(path)
         if sides:
             tasks[result.folder.name] = {
                 "baselines": {u: {n: numbers(s) for n, s in baselines(result, u).items()} for u in UNITS},

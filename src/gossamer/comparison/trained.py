@@ -28,6 +28,7 @@ class Training:
     kept_step: int
     evaluations: list[dict[str, Any]]
     evaluation: dict[str, Any]  # of the model as written
+    base_weights: str | None = None  # the base model's fingerprint
 
     @property
     def doubt(self) -> str:
@@ -58,6 +59,7 @@ def training_of(name: str) -> Training | None:
             kept_step=result["kept_step"],
             evaluations=[row for row in rows if "held_out_loss" in row],
             evaluation=result["evaluation"],
+            base_weights=result["model"]["weights"],
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not made by `gossamer sparsify`, or only in part: the run does without
