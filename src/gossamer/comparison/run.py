@@ -128,7 +128,7 @@ def compare(
     chosen = Choices(**{name: choice for name, choice in choices.items() if choice is not None})
     names = folders(panels)
     loaded = {name: str(choice) for name in LOADED if (choice := (loading or {}).get(name)) is not None}
-    asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, "task_files": files_of(panels)}
+    asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, **files_of(panels)}
     with run(folder, asked, force=force):
         prepare()
         for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
@@ -158,9 +158,13 @@ def finished(folder: Path, side: str, chosen: Choices) -> bool:
 
 
 def files_of(panels: Sequence[Panel]) -> dict[str, str]:
-    """The tasks that are files, with what is in them: a run of others is another run."""
+    """The tasks that are files, with a fingerprint of each: with other prompts in it, it is another run."""
     paths = {panel.task: Path(panel.task) for panel in panels if panel.task not in TASKS}
-    return {task: hashlib.sha256(path.read_bytes()).hexdigest() for task, path in paths.items() if path.is_file()}
+    return {
+        f"text in {task}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for task, path in paths.items()
+        if path.is_file()
+    }
 
 
 def check_same_model(model: Model, side: Path) -> None:

@@ -75,9 +75,12 @@ class Stored:
         try:
             lines = (self.folder / "prompts.jsonl").read_text(encoding="utf-8").split("\n")  # a prompt may hold others
             found = [json.loads(line) for line in lines if line]
-            return [{**prompt, **{key: prompt[key] for key in PROMPT}} for prompt in found]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error!r}; {REPAIR}") from error
+            missing = [key for prompt in found for key in PROMPT if key not in prompt]
+        except (OSError, ValueError, TypeError) as error:
+            raise GossamerError(f"{self.folder}: prompts.jsonl can't be read: {error}; {REPAIR}") from error
+        if missing:
+            raise GossamerError(f"{self.folder}: a prompt in prompts.jsonl has no {missing[0]!r}; {REPAIR}")
+        return found
 
     @cached_property
     def clean(self) -> np.ndarray:

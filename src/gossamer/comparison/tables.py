@@ -81,16 +81,21 @@ def numbers(stored: Stored | str) -> dict[str, Any]:
     }
 
 
+CHECKS = ("held_out_ranking", "rephrasing", "circuit", "standard_scores")  # of every model on every task
+
+
 def read_side(path: Path) -> dict[str, Any]:
     """The checks of one model on one task."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        side_cells(found)
-        return {**found, "standard_scores": found["standard_scores"]}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in CHECKS if key not in found]
+    except (OSError, ValueError, TypeError) as error:
         raise GossamerError(
-            f"{path} can't be read ({error!r}): delete it and give the command of the run again"
+            f"{path} can't be read: {error}; delete it and give the command of the run again"
         ) from error
+    if missing:
+        raise GossamerError(f"{path} has no {missing[0]!r}; delete it and give the command of the run again")
+    return found
 
 
 def collect(results: Sequence[Result], trainings: Sequence[Training]) -> dict[str, Any]:
