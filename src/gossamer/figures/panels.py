@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -68,7 +69,7 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
         bottom, top = circuit.curve.band()
         axes.fill_between(ks, bottom[start:], top[start:], color=colour, alpha=0.2, linewidth=0)
         axes.plot(ks, effect, color=colour, label=plain(name))
-        low, high = min(low, effect.min()), max(high, effect.max())
+        low, high = min(low, np.nanmin(bottom[start:])), max(high, np.nanmax(top[start:]))
     axes.set_title(plain(panel.title), loc="left")
     axes.set_ylabel("Explained Effect")
     axes.set_ylim(max(low, -1.0) - 0.06, min(high, 2.0) + 0.14)  # room for the multiplier
