@@ -101,10 +101,10 @@ def decided_attention(
     counts = torch.zeros(*query.shape[:2], 3, dtype=torch.long, device=query.device)
     for part in tiles(query, key, value, bias, visible, scaling, softcap, None):
         out[part.samples, :, part.rows] = part.mix(part.tile.pattern * part.tile.gate, renormalise).to(out.dtype)
-        gate = part.tile.gate.logical_and_(part.real > 0).flatten(1, 2)  # (sample, head, query, key)
+        gate = (part.tile.gate * part.real).flatten(1, 2)  # (sample, head, query, key)
         own = gate.diagonal(part.rows.start, -2, -1)  # (sample, head, query)
         own = own[..., 1:] if part.rows.start == 0 else own
-        counts[part.samples] += torch.stack([gate.sum((-1, -2)), gate[..., 0].sum(-1), own.sum(-1)], dim=-1)
+        counts[part.samples] += torch.stack([gate.sum((-1, -2)), gate[..., 0].sum(-1), own.sum(-1)], dim=-1).long()
     return out, counts
 
 
@@ -112,7 +112,7 @@ class Tile:
     """The scores and gates of some queries of some samples, computed the same way in both passes."""
 
     def __init__(
-        self, scores: Tensor, visible: Tensor, bias: Tensor, softcap: float | None, odds: Tensor | None
+        self, scores: Tensor, visible: Tensor, bias: Tensor, softcap: float | None, odds: Tensor | None, soft: bool
     ) -> None:
         # scores (sample, kv head, group, query, key); visible (sample or 1, 1, 1, query, key);
         # bias (kv head or 1, group or 1, 1, 1)
@@ -121,12 +121,18 @@ class Tile:
             bent = scores.div_(softcap).tanh_()
             self.slope = 1 - bent.square()
             scores = bent * softcap
-        scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
+        # a mask of numbers and gates of numbers: on a CPU, what touches booleans takes several times as long
+        lowest = torch.finfo(scores.dtype).min
+        scores += torch.zeros_like(visible, dtype=scores.dtype).masked_fill_(~visible, lowest)
         # (1 - p) / p of the gate's probability p = sigmoid(z); exp is slow, ten times and more, where it overflows
-        self.shut_odds = torch.sub(-bias, scores).clamp_(max=LARGEST).exp_()
-        self.probability = (1 + self.shut_odds).reciprocal_()
-        self.sampled_odds = self.shut_odds if odds is None else self.shut_odds * odds
-        self.gate = self.sampled_odds < 1
+        shut_odds = torch.sub(-bias, scores).clamp_(max=LARGEST).exp_()
+        self.probability = (1 + shut_odds).reciprocal_()
+        self.soft = self.probability  # the gate that straight-through gradients see
+        if odds is not None:
+            shut_odds *= odds
+            if soft:
+                self.soft = (1 + shut_odds).reciprocal_()
+        self.gate = shut_odds.lt_(1)  # 1 or 0
         self.pattern = torch.softmax(scores, dim=-1)
 
 
@@ -167,7 +173,7 @@ class GatedAttention(torch.autograd.Function):
         per_edge = d_share.to(dtype) / count_edges(visible).to(d_share.device, dtype)[:, None]
         # sum_j A_ij dA_ij, which every softmax gradient needs, is out . d_out
         flow = (out.to(dtype) * d_out.to(dtype)).sum(dim=-1)  # (batch, head, query)
-        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise, soft=True):
             tile, groups = part.tile, part.groups
             d_mixed = d_out[part.samples, :, part.rows].to(dtype).reshape(*groups[:2], -1, query.shape[3])
             weights = tile.pattern * tile.gate
@@ -183,16 +189,11 @@ class GatedAttention(torch.autograd.Function):
             probability = tile.probability
             slope = (1 - probability).mul_(probability)
             d_row = part.real * per_edge[part.samples].reshape(*groups, 1, 1)  # of the probabilities in a row
-            # straight through: the gate moves as y = 1 / (1 + sampled odds) does
-            if noise is None:
-                d_gate = slope  # y is the probability
-            else:
-                y = (1 + tile.sampled_odds).reciprocal_()
-                d_gate = y.mul_(1 - y)
+            d_gate = slope if noise is None else (1 - tile.soft).mul_(tile.soft)
             if ctx.needs_input_grad[3]:
                 through = (d_weights * tile.pattern).mul_(d_gate).sum(dim=-1) + slope.sum(dim=-1) * d_row[..., 0]
                 d_bias += through.sum(dim=(0, -1)).flatten()
-            d_scores = (d_gate + tile.gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).addcmul_(slope, d_row)
+            d_scores = tile.gate.add_(d_gate).mul_(d_weights).sub_(correction).mul_(tile.pattern).addcmul_(slope, d_row)
             if tile.slope is not None:
                 d_scores *= tile.slope
             d_scores = join(d_scores)
@@ -238,8 +239,9 @@ def tiles(
     scaling: float,
     softcap: float | None,
     noise: Noise | None,
+    soft: bool = False,
 ) -> Iterator[Part]:
-    """Every tile of queries, with the keys up to its last one, in the accumulating type."""
+    """Every tile of queries, with the keys up to its last one, in the accumulating type; `soft` gates if asked."""
     batch, heads, length, width = query.shape
     dtype, kv_heads = accumulator(query), key.shape[1]
     groups = heads // kv_heads
@@ -257,8 +259,9 @@ def tiles(
             scores = (rows @ keys[:, :, :end].transpose(-1, -2)).view(n, kv_heads, groups, end - start, end)
             odds = None
             if noise is not None:
-                odds = torch.stack([noise.odds(first + i, start, scores[i]) for i in range(n)])
-            tile = Tile(scores, seen[:, :, None, start:end, :end], shaped_bias, softcap, odds)
+                drawn = [noise.odds(first + i, start, scores[i]) for i in range(n)]
+                odds = torch.stack(drawn) if n > 1 else drawn[0][None]  # a stack is a copy
+            tile = Tile(scores, seen[:, :, None, start:end, :end], shaped_bias, softcap, odds, soft)
             real = seen.diagonal(dim1=-2, dim2=-1)[:, :, None, start:end, None].to(dtype)
             yield Part(samples, slice(start, end), rows, keys[:, :, :end], values[:, :, :end], real, tile)
 
