@@ -55,8 +55,9 @@ def test_every_kind_of_file_gives_the_same_documents(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
         file.write(joined)
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
     pd.DataFrame({"text": texts}).to_parquet(tmp_path / "a.parquet")
-    for name in ("a.txt", "a.txt.gz", "a.jsonl", "a.parquet"):
+    for name in ("a.txt", "a.txt.gz", "a.jsonl", "a.json.gz", "a.parquet"):
         found = documents(str(tmp_path / name))
         assert list(found()) == texts
         assert list(found(2)) == texts[2:]

@@ -19,7 +19,9 @@ def test_slack_allows_more_excess_and_weighs_the_loss_less() -> None:
 
 def test_slack_ends_before_the_run_does() -> None:
     settings = Settings(slack=8.0, steps=100)
-    assert [settings.slack_factor(step) for step in (0, 50, 75, 99)] == pytest.approx([8.0, 3.2, 0.8, 0.8])
+    assert [settings.slack_factor(step) for step in (0, 25, 50, 99)] == pytest.approx([8.0, 4.4, 0.8, 0.8])
+    longer = Settings(slack=8.0, slack_ends=0.9, aim=1.0, steps=100)
+    assert [longer.slack_factor(step) for step in (0, 45, 90)] == pytest.approx([8.0, 4.5, 1.0])
     assert Settings(slack=8.0, penalty=False).slack_factor(0) == 1.0
 
 
@@ -89,3 +91,13 @@ def test_a_slow_model_is_brought_to_the_bound(lag: float, ease: float) -> None:
             highest = max(highest, excess)
     assert excess == pytest.approx(0.01, rel=0.05)
     assert highest < 0.015
+
+
+def test_a_long_violation_is_soon_forgotten() -> None:
+    constraint = Constraint(margin=0.01, rate=0.02)
+    for _ in range(1000):
+        constraint.measured(0.05, 5)
+    assert 20 < constraint.mu < 1000  # edges hardly count
+    for _ in range(60):
+        constraint.measured(0.0, 5)
+    assert constraint.mu < 1

@@ -14,7 +14,7 @@ from tests.conftest import wrapped
 
 @pytest.mark.parametrize("distill", [True, False])
 @pytest.mark.parametrize("part", [4, 2])
-def test_it_is_the_highest_that_does_not_raise_the_loss(distill: bool, part: int) -> None:
+def test_it_is_the_highest_that_hardly_raises_the_loss(distill: bool, part: int) -> None:
     """Checked by running the steps once more, literally, at the found rate and at the one above."""
     model = wrapped("gpt2")
     settings = replace(Settings(), distill=distill, batch=4, train="all")
@@ -43,7 +43,7 @@ def test_it_is_the_highest_that_does_not_raise_the_loss(distill: bool, part: int
         return sum(last[-rate.JUDGED :]) / rate.JUDGED
 
     assert found in RATES
-    before = judged(0, False)
-    assert judged(found, True) <= before + 1e-6
+    allowed = judged(0, False) + rate.RAISED * 0.02
+    assert judged(found, True) <= allowed + 1e-6
     if found != RATES[0]:
-        assert judged(RATES[RATES.index(found) - 1], True) > before - 1e-6
+        assert judged(RATES[RATES.index(found) - 1], True) > allowed - 1e-6

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 import gossamer
@@ -26,7 +28,7 @@ from gossamer.attention import gating
 from gossamer.attention.function import probing
 from gossamer.errors import GossamerError
 from gossamer.models import Model
-from gossamer.training import checkpoint, train
+from gossamer.training import checkpoint, sampled, train
 from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 from gossamer.training.run import NotFeasible
@@ -223,6 +225,30 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(model_folder: Path, text: P
     assert rows[0] == rows[1]
 
 
+def test_a_resumed_run_is_judged_on_the_text_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = replace(wrapped("llama"), first_token=1)
+    begun = sparsify(model, "self", tmp_path / "whole", steps=4, every=2)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(model, "self", tmp_path / "out", steps=4, every=2, report=lambda *_: interrupting(at=2))
+    drawn = sampled.sample
+
+    def otherwise(*arguments: Any) -> Tensor:  # as another number of threads would
+        return drawn(*arguments).flip(0).roll(1, dims=1)
+
+    monkeypatch.setattr(sampled, "sample", otherwise)
+    result = sparsify(model, "self", tmp_path / "out", steps=4, every=2, resume=True)
+    assert result["base_loss"] == begun["base_loss"]
+    assert result["tau"] == begun["tau"]
+
+
+def interrupting(at: int) -> Callable[[int, dict[str, float]], None]:
+    def report(step: int, values: dict[str, float]) -> None:
+        if step > at:
+            raise KeyboardInterrupt
+
+    return report
+
+
 def assert_same_run(*folders: Path) -> None:
     """But for rounding, every step and every evaluation."""
     logs = [[json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in folders]
@@ -317,7 +343,15 @@ def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
     model = replace(model, first_token=1)
     result = sparsify(model, "self", tmp_path / "out", steps=4)
     assert result["evaluation"]["loss"] <= result["tau"]
+    assert result["settings"]["distill"]
     assert gossamer.load(tmp_path / "out", first_token="none").sparse
+
+
+def test_own_text_with_no_penalty_is_trained_on_as_text(tmp_path: Path) -> None:
+    model = replace(wrapped("llama"), first_token=1)  # KL to itself would train nothing
+    result = sparsify(model, "self", tmp_path / "out", steps=4, penalty=False, margin=1.0)
+    assert not result["settings"]["distill"]
+    assert result["evaluation"]["kl"] > 1e-6
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -473,7 +507,7 @@ def test_the_last_few_checkpoints_are_kept(model: Model, text: Path, tmp_path: P
     with pytest.raises(NotFeasible):
         sparsify(model, text, tmp_path / "out", bias=-5.0, learn_bias=False, lr=1e-6, steps=20)
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").glob("*-*"))
-    assert kept == ["step-000016", "step-000020"]
+    assert kept == ["held-out.safetensors", "step-000016", "step-000020"]
 
 
 def test_other_settings_are_refused(model: Model, text: Path, tmp_path: Path) -> None:
@@ -522,6 +556,9 @@ def test_bad_input_is_one_line(
     assert "at most 1" in said("--dual-rate", "1e9")
     assert "at most 1" in said("--noise", "1e30")
     assert "--slack 0.5: give at least 1" in said("--slack", "0.5")
+    assert "--slack-ends 0.0: give more than 0" in said("--slack-ends", "0")
+    assert "--aim 2: give at most 1" in said("--aim", "2")
+    assert "--distill with --no-penalty" in said("--distill", "--no-penalty")
     assert "no such file" in said(data=str(tmp_path / "none.txt"))
     (tmp_path / "empty.txt").touch()
     assert "is empty" in said(data=str(tmp_path / "empty.txt"))

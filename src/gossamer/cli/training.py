@@ -23,6 +23,10 @@ DEFAULT = Settings()
     "--margin", type=float, default=DEFAULT.margin, show_default=True, help="nats above the base model's held-out loss"
 )
 @click.option("--slack", type=float, default=DEFAULT.slack, show_default=True, help="margins allowed at first")
+@click.option(
+    "--slack-ends", type=float, default=DEFAULT.slack_ends, show_default=True, help="share of the steps it lasts"
+)
+@click.option("--aim", type=float, default=DEFAULT.aim, show_default=True, help="margins allowed when it has ended")
 @click.option("--tau", type=float, help="bound on the held-out loss, in place of base loss + margin")
 @click.option("--steps", type=int, default=DEFAULT.steps, show_default=True)
 @click.option("--batch", type=int, default=DEFAULT.batch, show_default=True, help="blocks a step, over all processes")
@@ -97,7 +101,7 @@ def sparsify(
       gossamer sparsify gpt2 --data Skylion007/openwebtext --out sparse-gpt2
       gossamer sparsify ./model --data text.txt.gz --block 256 --steps 2000 --out sparse --resume
       gossamer sparsify ./model --data self --margin 0.02 --out sparse
-      gossamer sparsify allenai/OLMo-7B-hf --data allenai/dolma --lora 16 --precision bf16 --out sparse-olmo
+      gossamer sparsify allenai/OLMo-7B-hf --data dolma-0000.json.gz --lora 16 --precision bf16 --out sparse-olmo
       accelerate launch -m gossamer.cli sparsify gpt2 --data text.jsonl --batch 64 --out sparse-gpt2
     """
     import gossamer

@@ -90,7 +90,7 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend()
+        axes.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=1)  # over the line of what was kept
 
 
 def ticks(axis: Axis, text: Callable[[float], str]) -> None:

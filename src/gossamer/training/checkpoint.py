@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gossamer.errors import GossamerError
-from gossamer.files import write_folder
+from gossamer.files import write_folder, write_whole
 
 FOLDER = "checkpoints"
+HELD_OUT = "held-out.safetensors"
 KEPT = 2  # the last few
 
 
@@ -55,6 +56,15 @@ class Checkpoints:
 
     def load_best(self, name: str) -> dict[str, Tensor]:
         return load_file(self.folder / name / "weights.safetensors")
+
+    def save_held_out(self, blocks: Tensor) -> None:
+        write_whole(self.folder / HELD_OUT, lambda path: save_file({"blocks": blocks}, path))
+
+    def held_out(self) -> Tensor | None:
+        """The text that the run is judged on. What a model says itself can't be drawn again to the letter by another
+        number of threads or another device, and the bound would move with it."""
+        path = self.folder / HELD_OUT
+        return load_file(path)["blocks"] if path.exists() else None
 
     def learning_rate(self) -> float:
         """That of the run so far."""

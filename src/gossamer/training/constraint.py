@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
+MOST = 3.5  # of log mu: edges then weigh 3%, and more would only take long to come back from
 DAMPING = 0.5  # how much of the violation acts at once
 SMOOTHING = 0.7  # of the measured excess, per measurement
 GAP_SMOOTHING = 0.5  # of the gap, per evaluation: both sides of it are noisy
@@ -55,7 +56,7 @@ class Constraint:
     def measured(self, excess: float, steps: int) -> None:
         """Take in the excess of a batch, `steps` steps after the last one."""
         self.excess = excess if self.excess is None else SMOOTHING * self.excess + (1 - SMOOTHING) * excess
-        self.log_mu = min(max(self.log_mu + self.rate * steps * self.violation, -20.0), 20.0)
+        self.log_mu = min(max(self.log_mu + self.rate * steps * self.violation, -20.0), MOST)
 
     def held_out(self, excess: float) -> None:
         """Take in the excess on the held-out text, on which the result will be judged."""

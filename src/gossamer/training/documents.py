@@ -15,7 +15,7 @@ from gossamer.bundled import text
 from gossamer.errors import GossamerError
 
 END = "<|endoftext|>"  # alone on a line, it ends a document of a text file
-SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".json.gz", ".parquet")  # .json.gz: as Dolma names its lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ def from_file(path: Path, column: str) -> Documents:
     read: Callable[[Path, str], Iterator[str]]
     if name.endswith((".txt", ".txt.gz")):
         read = text_documents
-    elif name.endswith((".jsonl", ".jsonl.gz")):
+    elif name.endswith((".jsonl", ".jsonl.gz", ".json.gz")):
         read = json_documents
     elif name.endswith(".parquet"):
         read = parquet_documents

@@ -6,8 +6,10 @@ attention that it does not have: the auto classes refuse, and so does the model'
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from gossamer.attention import gating
 from gossamer.attention.function import NAME
 from gossamer.files import write_folder, write_text
-from gossamer.training.settings import Settings
+from gossamer.training.settings import Settings, option
 from gossamer.training.student import Student
 
 CONFIG = "config.json"
@@ -89,13 +91,30 @@ tags: [sparse-attention, interpretability]
 | most likely token the same as the base model's | {e["top1_agreement"]:.2%} |
 
 Text: `{data}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
-all of this and the versions, `log.jsonl` every step.
+all of this and the versions, `log.jsonl` every step. Made by
+
+    {command(base, data, settings)}
 
 | setting | |
 |---|---|
 {asked}
 """
     write_text(out / CARD, text)
+
+
+def command(base: str, data: str, settings: dict[str, Any]) -> str:
+    """What makes this model: the settings that are not the defaults."""
+    flags = {"penalty": "--no-penalty", "learn_bias": "--fix-bias", "renormalise": "--renormalise", "merge": "--merge"}
+    usual = dataclasses.asdict(Settings())
+    words = ["gossamer", "sparsify", base, "--data", data]
+    for name, value in settings.items():
+        if value == usual[name]:
+            continue
+        if name == "distill":
+            words.append("--distill" if value else "--no-distill")
+        else:
+            words += [flags[name]] if name in flags else [option(name), str(value)]
+    return shlex.join([*words, "--out", "OUT"])
 
 
 def sparse_card(base: str, tau: float, e: dict[str, Any]) -> tuple[str, str, str]:

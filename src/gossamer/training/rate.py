@@ -2,7 +2,9 @@
 
 Near the base model the gradient is mostly noise, and Adam takes full steps along it: too high a rate spends the margin
 on drift before an edge is gone, and the right one differs a hundredfold between models. So it is measured: the highest
-rate at which a few steps on the loss alone, gates as they start, don't raise it.
+rate at which a few steps on the loss alone, gates as they start, hardly raise it. Hardly, not never: the rate falls to
+0 over the run, and what was noise of the steps goes with it. On stories15M 2e-5 lowers the loss, 5e-5 raises it by 0.07
+margins, and 6e-5 had a sixth fewer edges than 2e-5 at the same loss after 150 steps.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ RATES = (1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5, 5e-6, 2e-6, 1e-6)
 STEPS = 20
 JUDGED = 5  # of these, the last
 WARM = 5
+RAISED = 0.25  # margins that the loss may rise by
 
 
 def find_rate(student: Student, text: Tensor, settings: Settings, *, margin: float, part: int) -> float:
@@ -42,7 +45,7 @@ def find_rate(student: Student, text: Tensor, settings: Settings, *, margin: flo
             after += excess / JUDGED if step >= len(batches) - JUDGED else 0.0
         optimiser.zero_grad()
         student.load(start)
-        if after <= before:
+        if after <= before + RAISED * margin:
             return rate
     return RATES[-1]
 

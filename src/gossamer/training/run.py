@@ -98,9 +98,11 @@ def sparsify(
         if begun is not None and resume:
             refuse_others(begun, asked, out)
         part = max(1, chosen.batch // chosen.accumulate // accelerator.num_processes)
+        resuming = resume and bool(Checkpoints(out).steps())
+        if resuming and (held_out := Checkpoints(out).held_out()) is not None:
+            blocks.held_out = held_out
         base = base_loss(student, blocks.held_out, part)
         tau = base + chosen.margin if chosen.tau is None else chosen.tau
-        resuming = resume and bool(Checkpoints(out).steps())
         lr = chosen.lr
         if resuming:
             student.install_gates(chosen)  # the checkpoint knows the biases
@@ -127,6 +129,7 @@ def sparsify(
         if accelerator.is_main_process:
             if not resuming:
                 clear(out)
+                trainer.checkpoints.save_held_out(blocks.held_out)
             write_text(out / FOLDER / REQUEST, json.dumps(asked, indent=2))
         accelerator.wait_for_everyone()
         if track is not None:
@@ -162,7 +165,7 @@ def resolve(settings: Settings, model: Model, data: str) -> Settings:
     if context is not None and block > context:
         raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
     # On text of its own, the loss of a model above its base is the KL, only noisier.
-    distill = data == "self" if settings.distill is None else settings.distill
+    distill = (data == "self" and settings.penalty) if settings.distill is None else settings.distill
     return replace(settings, block=block, distill=distill)
 
 

@@ -89,7 +89,7 @@ def sample(model: Model, n: int, length: int, beginning: int, generator: np.rand
     for position in range(1, length):
         last = ids[:, position - 1 : position].to(model.device)
         logits = model.hf(input_ids=last, past_key_values=cache, use_cache=True).logits[:, -1]
-        probabilities = logits.float().softmax(dim=-1).double().cumsum(dim=-1)
+        probabilities = logits.float().softmax(dim=-1).cumsum(dim=-1)  # in float64 this took a third of the time
         u = torch.from_numpy(generator.random((n, 1))).to(probabilities) * probabilities[:, -1:]
         ids[:, position] = torch.searchsorted(probabilities, u, right=True)[:, 0].clamp(max=model.vocabulary - 1).cpu()
     return ids

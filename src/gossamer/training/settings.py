@@ -10,8 +10,6 @@ from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
-SLACK_ENDS = 0.75  # of the steps: the last quarter, at a low rate, is spent at the bound
-AIM = 0.8  # of a margin, in the end: what is kept must be within the bound, and both loss and bound are noisy
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
@@ -23,8 +21,12 @@ class Settings:
     margin: float = 0.01  # nats above the base model's held-out loss
     tau: float | None = None  # the bound itself, in place of base loss + margin
     penalty: bool = True  # False only fine-tunes, every gate open: what training alone does
-    distill: bool | None = None  # train on KL to the base model, not on the text; None for text of its own only
+    distill: bool | None = (
+        None  # train on KL to the base model, not on the text; None for text of its own, if there is a penalty
+    )
     slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
+    slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
+    aim: float = 0.8  # margins allowed then: what is kept must be within the bound, and loss and bound are noisy
     dual_rate: float = 0.02  # how fast the multiplier moves
     # the gate
     bias: float | None = None  # where every gate's bias starts; None calibrates each head
@@ -57,6 +59,8 @@ class Settings:
             "margin": (0, False),
             "tau": (0, True),
             "slack": (1, False),
+            "slack_ends": (0, True),
+            "aim": (0, True),
             "dual_rate": (0, True),
             "steps": (1, False),
             "batch": (1, False),
@@ -82,6 +86,8 @@ class Settings:
         for name, most in {
             "margin": 100,
             "slack": 1000,
+            "slack_ends": 1,
+            "aim": 1,
             "dual_rate": 1,
             "noise": 1,
             "lr": 1,
@@ -102,14 +108,16 @@ class Settings:
                 raise GossamerError(f"unknown {option(name)} {getattr(self, name)!r}: choose {', '.join(choices)}")
         if not self.penalty and self.bias is not None:
             raise GossamerError(f"--bias {self.bias:g} with --no-penalty: there are no gates to start, leave out one")
+        if not self.penalty and self.distill:
+            raise GossamerError("--distill with --no-penalty: KL to the base model is 0 from the start, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
 
     def slack_factor(self, step: int) -> float:
-        """Margins allowed at a step: ever fewer, in the end a little less than 1."""
+        """Margins allowed at a step: ever fewer, in the end `aim`."""
         if not self.penalty:
             return 1.0
-        return AIM + (self.slack - AIM) * max(0.0, 1 - step / (SLACK_ENDS * self.steps))
+        return self.aim + (self.slack - self.aim) * max(0.0, 1 - step / (self.slack_ends * self.steps))
 
     def lr_factor(self, step: int) -> float:
         """Of the learning rate at a step, the first being 0: up over the warm-up, then down to the end."""
