@@ -2,11 +2,13 @@
 
 RUN/panels/TASK/choices/SIDE/UNITS-RANKING-IMPORTANCE-SIGN-REPLACE.safetensors holds a curve each, so that an
 interrupted run goes on; RUN/choices.csv the multipliers, RUN/agreement.csv how far estimates rank from exact patching.
+Curves are measured at few sizes: there are 48 of them for each model and task.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,10 @@ from safetensors.torch import load_file, save_file
 
 from gossamer.circuits.activations import REPLACEMENTS
 from gossamer.circuits.discover import circuit
+from gossamer.circuits.parts import Parts
 from gossamer.circuits.ranking import SIGNS
 from gossamer.comparison.bootstrap import Curve
-from gossamer.comparison.jobs import Bar
+from gossamer.comparison.jobs import Bar, Shared
 from gossamer.comparison.multiplier import finite, multiplier
 from gossamer.comparison.scores import spearman, top_overlap
 from gossamer.files import write_text, write_whole
@@ -53,10 +56,14 @@ def measure_choices(model: Model, side: str, prompts: Prompts, folder: Path, see
     if not todo:
         return
     (folder / FOLDER / side).mkdir(parents=True, exist_ok=True)
+    shared: dict[tuple[str, str], Shared] = defaultdict(Shared)  # by importance and replacement
     with bar(f"{prompts.task}, {model.name}: every choice") as progress:
         for number, choice in enumerate(todo):
             progress(", ".join(choice.values()), number, len(todo))
-            found = circuit(model, prompts, seed=seed, **choice)
+            parts, known = Parts(), shared[choice["importance"], choice["replace"]]
+            known.give(parts, choice)
+            found = circuit(model, prompts, seed=seed, sizes="few", parts=parts, **choice)
+            known.take(parts, choice)
             tensors = {
                 "ks": torch.tensor(found.ks),
                 "kept": torch.from_numpy(found.metric),

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gossamer.attention import gating
-from gossamer.circuits.circuit import SUMMARY
+from gossamer.circuits.circuit import SUMMARY, Circuit
 from gossamer.circuits.discover import NoEffect, circuit
 from gossamer.circuits.parts import Parts
 from gossamer.comparison.jobs import Bar, Shared, save_circuit
@@ -168,11 +168,17 @@ def elsewhere(
         return {"reason": "too few prompts"}
     given = {"sign": settings["sign"], "replace": settings["replace"], "seed": settings["seed"], "sizes": "few"}
     given |= {"units": "heads", "ranking": "given"}
-    judged, parts = prompts.some(measured_on), [Parts(), Parts()]
+    judged, shared = prompts.some(measured_on), Shared()
+
+    def by(ranking: Sequence[int]) -> Circuit:
+        parts = Parts()
+        shared.give(parts, given)
+        found = circuit(model, judged, scores=scores[list(ranking)].mean(dim=0), parts=parts, **given)
+        shared.take(parts, given)
+        return found
+
     try:
-        own = circuit(model, judged, scores=scores[list(measured_on)].mean(dim=0), parts=parts[0], **given)
-        parts[1].stages["baseline"] = parts[0]["baseline"]
-        moved = circuit(model, judged, scores=scores[list(ranked_on)].mean(dim=0), parts=parts[1], **given)
+        own, moved = by(measured_on), by(ranked_on)
     except NoEffect as error:
         return {"reason": str(error)}
     k = own.k90

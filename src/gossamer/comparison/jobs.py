@@ -45,7 +45,7 @@ class Shared:
     def take(self, parts: Parts, settings: dict[str, Any]) -> None:
         """From a finished one."""
         self.baseline = parts["baseline"]
-        if settings["units"] == "heads" and settings["ranking"] == "sentence":
+        if settings["units"] == "heads" and settings["ranking"] == "sentence" and not self.scores:
             for part in parts["curve"]:
                 total = part["scores"].double().sum(dim=0, keepdim=True)
                 self.scores.append({"rows": part["rows"], "scores": part["scores"], "sum": total})
