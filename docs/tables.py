@@ -8,6 +8,8 @@ Between `<!-- TABLE RUN -->` and `<!-- end -->` stands a table of a run's folder
     trace         loss against edges while it was trained
     multipliers   k90 of a dense and a sparse model, and their ratio
     controls      the controls of a comparison
+    choices       its multipliers under every choice, and how far estimates rank heads from exact patching (--all)
+    paper         multipliers of arXiv 2512.05865, beside those of one or more comparisons (RUN,RUN)
 
 A run that is not there leaves its table as it was, and is named.
 """
@@ -15,16 +17,24 @@ A run that is not there leaves its table as it was, and is named.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from gossamer.comparison.multiplier import MEASURES
 from gossamer.comparison.tables import Table, markdown, tables
 from gossamer.files import write_text
 
+PAPER = {  # greater-than and ioi: GPT-2; docstring and ioi-long: OLMo-7B
+    "heads_sentence": {"greater-than": 4.5, "ioi": 2.2, "docstring": 2.2, "ioi-long": 1.4},
+    "edges_sentence": {"greater-than": 97.0, "ioi": 42.8, "docstring": 8.6, "ioi-long": 5.4},
+    "heads_dataset": {"greater-than": 0.6, "ioi": 2.0, "docstring": 1.3, "ioi-long": 1.6},
+}
 PLACE = re.compile(r"(<!-- (\w+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TRACED = 12  # rows at most
 
@@ -61,20 +71,22 @@ def trace(run: Path) -> list[Table]:
     return [Table("", ["step", "held-out loss", "open edges"], cells)]
 
 
+def ends(interval: list[float | None], form: Callable[[float], str]) -> str:
+    return " to ".join("not reached" if end is None else form(end) for end in interval)
+
+
+def ratio(row: dict[str, Any]) -> str:
+    if row["multiplier"] is None:
+        return "-"
+    return f"**{row['multiplier']:.2f}x** ({ends(row['multiplier_interval'], lambda end: f'{end:.2f}')})"
+
+
 def multipliers(run: Path) -> list[Table]:
     rows = read(run / "multipliers.json")
-
-    def ends(interval: list[float | None], form: Callable[[float], str]) -> str:
-        return " to ".join("not reached" if end is None else form(end) for end in interval)
 
     def size(row: dict[str, Any], side: str) -> str:
         k = row[f"{side}_k90"]
         return "not reached" if k is None else f"{k:,} ({ends(row[f'{side}_k90_interval'], lambda end: f'{end:,.0f}')})"
-
-    def ratio(row: dict[str, Any]) -> str:
-        if row["multiplier"] is None:
-            return "-"
-        return f"**{row['multiplier']:.2f}x** ({ends(row['multiplier_interval'], lambda end: f'{end:.2f}')})"
 
     named = {measure: f"{units}, {ranking}" for measure, (units, ranking) in MEASURES.items()}
     cells = [[row["task"], named[row["measure"]], size(row, "dense"), size(row, "sparse"), ratio(row)] for row in rows]
@@ -85,16 +97,60 @@ def controls(run: Path) -> list[Table]:
     return tables(read(run / "controls.json"))
 
 
-KINDS = {"training": training, "trace": trace, "multipliers": multipliers, "controls": controls}
+def choices(run: Path) -> list[Table]:
+    frame, agreed = (pd.read_csv(run / name) for name in ("choices.csv", "agreement.csv"))
+    found = {tuple(row[:6]): row[6:] for row in frame.itertuples(index=False)}  # task and choice -> numbers
+    tasks, replacements = frame["task"].unique(), frame["replace"].unique()
+
+    def cell(task: str, choice: tuple[str, ...], replacement: str) -> str:
+        _dense, _sparse, value, *interval = found[task, *choice, replacement]
+        low, high = (None if math.isnan(end) else end for end in interval)
+        return "-" if math.isnan(value) else f"{value:.2f} ({ends([low, high], lambda end: f'{end:.2f}')})"
+
+    rows = [
+        [", ".join(choice), *(cell(task, choice, replacement) for task in tasks for replacement in replacements)]
+        for choice in dict.fromkeys(tuple(key[1:5]) for key in found)
+    ]
+    heads = [f"{task}, {replacement}" for task in tasks for replacement in replacements]
+    estimates = [
+        [*map(str, row[:4]), f"{row[4]:.2f}", f"{row[6]:.0%} of {row[5]}"] for row in agreed.itertuples(index=False)
+    ]
+    against = ["task", "model", "replacement", "estimate", "Spearman with exact", "same among those needed"]
+    return [
+        Table("Multipliers under every choice", ["units, ranking, importance, sign", *heads], rows),
+        Table("How far estimates rank heads from exact patching", against, estimates),
+    ]
+
+
+def paper(*runs: Path) -> list[Table]:
+    measured = [{(row["task"], row["measure"]): ratio(row) for row in read(run / "multipliers.json")} for run in runs]
+    cells = [
+        [f"{units}, {ranking}", task, f"{published:.1f}x", *(found.get((task, measure), "") for found in measured)]
+        for measure, (units, ranking) in MEASURES.items()
+        for task, published in PAPER[measure].items()
+    ]
+    return [Table("", ["units, ranking", "task", "paper", *(run.name for run in runs)], cells)]
+
+
+KINDS: dict[str, Callable[..., list[Table]]] = {
+    "training": training,
+    "trace": trace,
+    "multipliers": multipliers,
+    "controls": controls,
+    "choices": choices,
+    "paper": paper,
+}
 
 
 def fill(text: str) -> str:
     def replaced(found: re.Match[str]) -> str:
-        begin, kind, run, end = found.groups()
-        if not Path(run).exists():
-            print(f"{run}: no such run, its {kind} stay as they are")
+        begin, kind, named, end = found.groups()
+        runs = [Path(run) for run in named.split(",")]
+        missing = [str(run) for run in runs if not run.exists()]
+        if missing:
+            print(f"{', '.join(missing)}: no such run, its {kind} stay as they are")
             return found[0]
-        return f"{begin}\n{markdown(KINDS[kind](Path(run)), level=3)}\n{end}"
+        return f"{begin}\n{markdown(KINDS[kind](*runs), level=3)}\n{end}"
 
     return PLACE.sub(replaced, text)
 

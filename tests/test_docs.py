@@ -28,7 +28,7 @@ def test_tables_are_filled_in_and_what_is_missing_stays(
     tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    compare([Panel("induction", "bundled:induction", "bundled:induction")], run, prompts=6)
+    compare([Panel("induction", "bundled:induction", "bundled:induction")], run, prompts=6, every=True)
     log = [{"step": step, "held_out_loss": 1.0, "edges": 0.5 / (step + 1)} for step in range(40)]
     trained = tmp_path / "trained"
     trained.mkdir()
@@ -38,6 +38,8 @@ def test_tables_are_filled_in_and_what_is_missing_stays(
 old
 <!-- end -->
 <!-- controls {run} -->
+<!-- end -->
+<!-- choices {run} -->
 <!-- end -->
 <!-- trace {trained} -->
 <!-- end -->
@@ -49,6 +51,8 @@ as it was
     assert "old" not in filled
     assert "| induction | heads, sentence | 2 (2 to 2) | 2 (2 to 2) | **1.00x** (1.00 to 1.00) |" in filled
     assert "### Heads that explain 90%" in filled
+    assert "| heads, dataset, exact, signed | 1.00 (1.00 to 1.00) |" in filled
+    assert "| induction | sparse | zero | ig |" in filled
     assert "| 0 | 1.0000 | 50.000% |" in filled
     assert "| 39 | 1.0000 | 1.250% |" in filled
     assert "as it was" in filled
@@ -60,3 +64,14 @@ def test_every_place_for_a_table_can_be_filled(script: ModuleType) -> None:
     for page in PAGES.glob("*.md"):
         for kind in script.PLACE.findall(page.read_text(encoding="utf-8")):
             assert kind[1] in script.KINDS, f"{page.name}: {kind[1]}"
+
+
+def test_multipliers_stand_beside_the_papers(tmp_path: Path, script: ModuleType) -> None:
+    row = {"task": "ioi", "measure": "edges_sentence", "multiplier": 3.0, "multiplier_interval": [2.0, None]}
+    for name, rows in {"one": [row], "other": [{**row, "multiplier": None}]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "multipliers.json").write_text(json.dumps(rows))
+    filled = script.fill(f"<!-- paper {tmp_path}/one,{tmp_path}/other -->\n<!-- end -->")
+    assert "| units, ranking | task | paper | one | other |" in filled
+    assert "| edges, sentence | ioi | 42.8x | **3.00x** (2.00 to not reached) | - |" in filled
+    assert "| heads, dataset | greater-than | 0.6x |  |  |" in filled
