@@ -56,7 +56,8 @@ def test_all_kept_is_clean_and_none_kept_is_corrupted(model: Model, unit: Unit) 
     assert (values[:, 1] - clean).abs().max() > 1e-3  # the mask does something
 
 
-def test_padding_changes_nothing(model: Model) -> None:
+def test_padding_changes_nothing(family: str) -> None:
+    model = wrapped(family, torch.float64)  # in float32 rounding swaps units of nearly equal score
     prompts = ragged(model)
     for units in UNITS:
         together = gossamer.circuit(model, prompts, units=units)
@@ -69,7 +70,7 @@ def test_padding_changes_nothing(model: Model) -> None:
 @pytest.mark.parametrize("units", UNITS)
 @pytest.mark.parametrize("ranking", ["sentence", "random"])
 def test_a_prompts_curve_does_not_depend_on_its_batch(units: str, ranking: str) -> None:
-    model = wrapped("llama")
+    model = wrapped("llama", torch.float64)
     prompts = ragged(model)
     some = Prompts(task="some", metric=prompts.metric, pairs=prompts.pairs[:4], seed=0)
     kept = gossamer.circuit(model, prompts, units=units, ranking=ranking)
@@ -79,7 +80,8 @@ def test_a_prompts_curve_does_not_depend_on_its_batch(units: str, ranking: str) 
 
 @pytest.mark.parametrize("importance", ["gradient", "exact", "ig"])
 @pytest.mark.parametrize("units", UNITS)
-def test_a_shared_beginning_is_computed_once_and_changes_nothing(model: Model, units: str, importance: str) -> None:
+def test_a_shared_beginning_is_computed_once_and_changes_nothing(family: str, units: str, importance: str) -> None:
+    model = wrapped(family, torch.float64)
     prompts = gossamer.prompts("induction", model, 40)
     late = tuple(pair for pair in prompts.pairs if pair.pair.template in ("at-5", "at-6"))[:6]
     some = Prompts(task="late", metric=prompts.metric, pairs=late, seed=0)
@@ -152,7 +154,7 @@ def test_gradient_is_exact_in_the_linear_limit(unit: Unit) -> None:
 
 @pytest.mark.parametrize("sign", ["absolute", "signed"])
 def test_sentence_and_dataset_ranking_agree_on_equal_prompts(sign: str) -> None:
-    model = wrapped("llama")
+    model = wrapped("llama", torch.float64)
     one = gossamer.prompts("induction", model, 1)
     same = Prompts(task="same", metric=one.metric, pairs=one.pairs * 5, seed=0)
     for units in UNITS:
