@@ -32,7 +32,7 @@ from gossamer.training import checkpoint, sampled, train
 from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 from gossamer.training.run import NotFeasible
-from gossamer.training.settings import Settings
+from gossamer.training.settings import MATCH, Settings
 from gossamer.training.train import Diverged
 from tests.conftest import wrapped
 from tests.families import random_model
@@ -253,13 +253,15 @@ def assert_same_run(*folders: Path) -> None:
     """But for rounding, every step and every evaluation."""
     logs = [[json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] for folder in folders]
     for one, other in zip(*logs, strict=True):
-        for key in ("loss", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
+        for key in ("loss", "kl", "expected_edges", "excess", "gradient", "held_out_loss", "edges"):
             assert one.get(key, 0) == pytest.approx(other.get(key, 0), rel=1e-3, abs=1e-5), key
 
 
-def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: Path) -> None:
-    whole = sparsify(model, text, tmp_path / "whole", steps=3, every=3, noise=1.0)
-    parts = sparsify(model, text, tmp_path / "parts", steps=3, every=3, noise=1.0, accumulate=2)
+@pytest.mark.parametrize("distill", [False, True])
+def test_a_batch_in_parts_is_the_same_batch(model: Model, text: Path, tmp_path: Path, distill: bool) -> None:
+    options: dict[str, Any] = {"steps": 3, "every": 3, "noise": 1.0, "distill": distill}
+    whole = sparsify(model, text, tmp_path / "whole", **options)
+    parts = sparsify(model, text, tmp_path / "parts", **options, accumulate=2)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     assert whole["evaluation"]["loss"] == pytest.approx(parts["evaluation"]["loss"], abs=1e-4)
 
@@ -344,6 +346,7 @@ def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
     result = sparsify(model, "self", tmp_path / "out", steps=4)
     assert result["evaluation"]["loss"] <= result["tau"]
     assert result["settings"]["distill"]
+    assert result["settings"]["match"] == MATCH
     assert gossamer.load(tmp_path / "out", first_token="none").sparse
 
 
@@ -558,6 +561,8 @@ def test_bad_input_is_one_line(
     assert "--slack 0.5: give at least 1" in said("--slack", "0.5")
     assert "--slack-ends 0.0: give more than 0" in said("--slack-ends", "0")
     assert "--aim 2: give at most 1" in said("--aim", "2")
+    assert "--match -1.0: give at least 0" in said("--match", "-1")
+    assert "--match with --no-penalty" in said("--match", "1", "--no-penalty")
     assert "--distill with --no-penalty" in said("--distill", "--no-penalty")
     assert "no such file" in said(data=str(tmp_path / "none.txt"))
     (tmp_path / "empty.txt").touch()

@@ -10,7 +10,7 @@ import click
 
 from gossamer.cli.options import model_options
 from gossamer.screen import dense_bar, describe_sparse, note, progress_bar, training_bar
-from gossamer.training.settings import Settings
+from gossamer.training.settings import MATCH, Settings
 
 DEFAULT = Settings()
 
@@ -46,6 +46,9 @@ DEFAULT = Settings()
 )
 @click.option(
     "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
+)
+@click.option(
+    "--match", type=float, help=f"weight of the base model's states (default: {MATCH:g} with KL, 0 with text)"
 )
 @click.option(
     "--penalty/--no-penalty", default=True, help="on edges; without, the model is only fine-tuned: the control"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +40,18 @@ class Readable:
             same = torch.equal(head(hidden), logits)
         return read if same else cls(hf, False)
 
-    def __call__(self, ids: Tensor, run: Callable[..., Any] | None = None) -> Tensor:
-        """(batch, position, d_model), or logits. `run` is the model as accelerate wrapped it."""
+    def __call__(
+        self, ids: Tensor, run: Callable[..., Any] | None = None, *, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """(batch, position, d_model), or logits. `run` is the model as accelerate wrapped it; a list of `states` gets
+        what comes out of every layer."""
         run = self.hf if run is None else run
-        if not self.direct:
-            return run(input_ids=ids, use_cache=False).logits  # type: ignore[no-any-return]
-        with forward_as(self.hf.get_output_embeddings(), lambda hidden: hidden):
-            return run(input_ids=ids, use_cache=False).logits  # type: ignore[no-any-return]
+        head = self.hf.get_output_embeddings()
+        with forward_as(head, lambda hidden: hidden) if self.direct else nullcontext():
+            out = run(input_ids=ids, use_cache=False, output_hidden_states=states is not None)
+        if states is not None:
+            states.extend(out.hidden_states[1:])  # the first are the embeddings
+        return out.logits  # type: ignore[no-any-return]
 
     @property
     def weight(self) -> Tensor | None:
@@ -108,6 +114,7 @@ class TokenLosses(torch.autograd.Function):
         agreement: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = accumulator(hidden)
+        weight, base_weight = in_precision(weight), in_precision(base_weight)
         tokens = len(hidden)
         vocabulary = hidden.shape[1] if weight is None else len(weight)
         needed = ctx.needs_input_grad
@@ -153,5 +160,14 @@ class TokenLosses(torch.autograd.Function):
         return (*grads, None, None, None, None, None, None)
 
 
+def in_precision(weight: Tensor | None) -> Tensor | None:
+    """The weight as autocast would have it: cast once, where autocast would do so for every chunk."""
+    if weight is None or not torch.is_autocast_enabled(weight.device.type):
+        return weight
+    return weight.to(torch.get_autocast_dtype(weight.device.type))
+
+
 def unembed(hidden: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    return hidden if weight is None else nn.functional.linear(hidden.to(weight.dtype), weight, bias)
+    if weight is None:
+        return hidden
+    return nn.functional.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gossamer.attention.function import Sampling, probing
-from gossamer.training.losses import token_losses
+from gossamer.attention.function import Sampling
+from gossamer.training.objective import objective
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
 
@@ -54,16 +54,12 @@ def excess_of(student: Student, batch: Tensor, settings: Settings, part: int, *,
     """How far a batch is above the base model, gates as in training; the gradient, if wanted, is added up."""
     total = 0.0
     for ids in batch.split(part):
-        with student.base() as base:
-            base_hidden = base(ids)
         seed = None if settings.noise == 0 else settings.seed
         gates = Sampling(seed, noise=settings.noise) if settings.penalty else None
-        with torch.set_grad_enabled(train), probing(gates, open=gates is None):
-            hidden = student.read(ids)
-        options = {"train_on_kl": bool(settings.distill), "agreement": False}
-        losses = token_losses(ids, hidden, student.read, base_hidden, student.read_base, **options)
+        with torch.set_grad_enabled(train):
+            loss, losses, _ = objective(student, ids, settings, gates, compare=True)
         weight = len(ids) / len(batch)
         if train:
-            ((losses.kl if settings.distill else losses.ce) * weight).backward()
+            (loss * weight).backward()
         total += float((losses.kl if settings.distill else losses.ce - losses.base_ce).detach()) * weight
     return total

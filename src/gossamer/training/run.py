@@ -29,7 +29,7 @@ from gossamer.training.evaluate import measure
 from gossamer.training.folder import CARD, CONFIG, RESULT, write_card, write_model
 from gossamer.training.rate import STEPS, find_rate
 from gossamer.training.sampled import SampledBlocks
-from gossamer.training.settings import Settings, differing, option
+from gossamer.training.settings import MATCH, Settings, differing, option
 from gossamer.training.student import Student
 from gossamer.training.train import LOG, Report, Trainer, base_loss
 
@@ -166,7 +166,8 @@ def resolve(settings: Settings, model: Model, data: str) -> Settings:
         raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
     # On text of its own, the loss of a model above its base is the KL, only noisier.
     distill = (data == "self" and settings.penalty) if settings.distill is None else settings.distill
-    return replace(settings, block=block, distill=distill)
+    match = (MATCH if distill else 0.0) if settings.match is None else settings.match
+    return replace(settings, block=block, distill=distill, match=match)
 
 
 def make_accelerator(model: Model, settings: Settings, out: Path, track: str | None) -> Accelerator:

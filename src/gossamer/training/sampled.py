@@ -17,7 +17,7 @@ from gossamer.models import Model
 from gossamer.training.blocks import Blocks, Progress, Start, boundary_token, silent
 
 CHUNK = 256  # blocks at a time
-TOGETHER = 64  # blocks sampled together
+TOGETHER = 2**16  # tokens of the blocks sampled together, whose keys and values are kept meanwhile
 HELD_OUT = 1 << 20  # chunks from here on are held out
 
 
@@ -51,12 +51,12 @@ class SampledBlocks(Blocks):
         return self.draw(start["chunk"], CHUNK, "sampling text"), {"chunk": start["chunk"] + 1}
 
     def draw(self, chunk: int, blocks: int, stage: str) -> Tensor:
-        parts = []
-        for start in range(0, blocks, TOGETHER):
+        parts, together = [], max(1, TOGETHER // self.block)
+        for start in range(0, blocks, together):
             self.progress(stage, start, blocks)
             generator = np.random.default_rng([self.seed, chunk, start])
             with self.base():
-                parts.append(sample(self.model, min(TOGETHER, blocks - start), self.block, self.beginning, generator))
+                parts.append(sample(self.model, min(together, blocks - start), self.block, self.beginning, generator))
         self.progress(stage, blocks, blocks)
         return torch.cat(parts)
 

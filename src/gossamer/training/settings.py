@@ -11,6 +11,7 @@ from gossamer.errors import GossamerError
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
+MATCH = 3.0
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
 
@@ -24,6 +25,7 @@ class Settings:
     distill: bool | None = (
         None  # train on KL to the base model, not on the text; None for text of its own, if there is a penalty
     )
+    match: float | None = None  # weight of the base model's states; None for MATCH with distillation, else 0
     slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
     slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
     aim: float = 0.8  # margins allowed then: what is kept must be within the bound, and loss and bound are noisy
@@ -58,6 +60,7 @@ class Settings:
         at_least: dict[str, tuple[float, bool]] = {  # bound, and whether it is excluded
             "margin": (0, False),
             "tau": (0, True),
+            "match": (0, False),
             "slack": (1, False),
             "slack_ends": (0, True),
             "aim": (0, True),
@@ -85,6 +88,7 @@ class Settings:
                 raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
         for name, most in {
             "margin": 100,
+            "match": 1000,
             "slack": 1000,
             "slack_ends": 1,
             "aim": 1,
@@ -110,6 +114,8 @@ class Settings:
             raise GossamerError(f"--bias {self.bias:g} with --no-penalty: there are no gates to start, leave out one")
         if not self.penalty and self.distill:
             raise GossamerError("--distill with --no-penalty: KL to the base model is 0 from the start, leave out one")
+        if not self.penalty and self.match:
+            raise GossamerError("--match with --no-penalty: it would hold the model to what it is, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
 

@@ -15,14 +15,15 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from gossamer.attention.function import Sampling, probing
+from gossamer.attention.function import Sampling
 from gossamer.errors import GossamerError
 from gossamer.files import write_text
 from gossamer.training.blocks import Blocks
 from gossamer.training.checkpoint import Checkpoints, unflatten
 from gossamer.training.constraint import Constraint
 from gossamer.training.evaluate import Edges, decided
-from gossamer.training.losses import Losses, token_losses
+from gossamer.training.losses import token_losses
+from gossamer.training.objective import Outcome, compared, objective
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
 
@@ -118,18 +119,13 @@ class Trainer:
             gates = Sampling(seed, first, settings.noise) if settings.penalty else None
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
-                base_hidden = None
-                if settings.distill or measure:
-                    with self.computing(), self.student.base() as base:
-                        base_hidden = base(ids)
-                with self.computing(), probing(gates, open=gates is None):
-                    hidden = self.student.read(ids, self.run)
-                losses = self.losses(ids, hidden, base_hidden)
-                loss = losses.kl if settings.distill else losses.ce
-                share = loss.new_ones(()) if gates is None else torch.stack(list(gates.shares.values())).mean()
-                self.accelerator.backward((loss_weight * loss + share_weight * share) / settings.accumulate)
-            excess = self.excess(ids, losses, base_hidden) if measure else torch.zeros(())
-            sums += torch.stack([loss, share, excess.to(loss)]).detach().double().cpu()
+                with self.computing():
+                    outcome = objective(self.student, ids, settings, gates, compare=measure, run=self.run)
+                share = outcome.loss.new_ones(()) if gates is None else torch.stack(list(gates.shares.values())).mean()
+                self.accelerator.backward((loss_weight * outcome.loss + share_weight * share) / settings.accumulate)
+            excess = self.excess(ids, outcome) if measure else torch.zeros(())
+            told = outcome.losses.kl if settings.distill else outcome.losses.ce
+            sums += torch.stack([told, share, excess.to(told)]).detach().double().cpu()
         norm = float(self.accelerator.clip_grad_norm_(self.student.trainable().values(), settings.clip))
         loss_value, share_value, excess_value = self.mean(sums / settings.accumulate)
         if not all(map(math.isfinite, (loss_value, share_value, excess_value, norm))):
@@ -159,21 +155,19 @@ class Trainer:
             }
         )
 
-    def excess(self, ids: Tensor, losses: Losses, base_hidden: Tensor | None) -> Tensor:
+    def excess(self, ids: Tensor, outcome: Outcome) -> Tensor:
         """Of decided gates over the base model, on blocks before they are trained on."""
+        losses = outcome.losses
         if self.settings.noise:
             with torch.no_grad(), self.computing():
-                losses = self.losses(ids, decided(self.student.read, ids)[0], base_hidden)
+                hidden = decided(self.student.read, ids)[0]
+                losses = compared(self.student, ids, hidden, self.settings, outcome.base_hidden)
         return losses.kl if self.settings.distill else losses.ce - losses.base_ce
 
     def computing(self) -> AbstractContextManager[Any]:
         """The precision of training. What is judged, held-out text and the base model's loss on it, is in full."""
         device = self.accelerator.device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16")
-
-    def losses(self, ids: Tensor, hidden: Tensor, base_hidden: Tensor | None) -> Losses:
-        options = {"train_on_kl": bool(self.settings.distill), "agreement": False}
-        return token_losses(ids, hidden, self.student.read, base_hidden, self.student.read_base, **options)
 
     def mean(self, values: Tensor) -> list[float]:
         """Over processes."""

@@ -1,0 +1,68 @@
+"""What a step is trained on: the text, or what the base model makes of it.
+
+With distillation that is the KL to the base model's predictions, and how far the student's states are from the base
+model's after every layer. A gradient that has come down through all layers says little of what one head has lost by
+its shut edges; the states say it at once, for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.attention.function import Sampling, probing
+from gossamer.training.losses import Losses, token_losses
+from gossamer.training.settings import Settings
+from gossamer.training.student import Student
+
+
+class Outcome(NamedTuple):
+    loss: Tensor  # what is trained on
+    losses: Losses
+    base_hidden: Tensor | None  # what the base model's unembedding reads
+
+
+def objective(
+    student: Student,
+    ids: Tensor,
+    settings: Settings,
+    gates: Sampling | None,
+    *,
+    compare: bool = False,
+    run: Callable[..., Any] | None = None,
+) -> Outcome:
+    """One pass over `ids` (batch, position), and one of the base model if it is trained on or to `compare` with.
+
+    gates: how they are drawn; None opens them. run: the model as accelerate wrapped it.
+    """
+    assert settings.match is not None
+    states, base_states = ([], []) if settings.match else (None, None)
+    base_hidden = None
+    if settings.distill or settings.match or compare:
+        with student.base() as base:
+            base_hidden = base(ids, states=base_states)
+    with probing(gates, open=gates is None):
+        hidden = student.read(ids, run, states=states)
+    losses = compared(student, ids, hidden, settings, base_hidden)
+    loss = losses.kl if settings.distill else losses.ce
+    if states and base_states:
+        loss = loss + settings.match * distance(states, base_states)
+    return Outcome(loss, losses, base_hidden)
+
+
+def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, base_hidden: Tensor | None) -> Losses:
+    options = {"train_on_kl": bool(settings.distill), "agreement": False}
+    return token_losses(ids, hidden, student.read, base_hidden, student.read_base, **options)
+
+
+def distance(states: Sequence[Tensor], base_states: Sequence[Tensor]) -> Tensor:
+    """Squared distance of the states (batch, position, d_model), relative to each one's own size, which differs a
+    thousandfold between the first token and others: the mean over tokens and layers."""
+    of_layers = [
+        ((mine.float() - its.float()).square().sum(dim=-1) / its.float().square().sum(dim=-1)).mean()
+        for mine, its in zip(states, base_states, strict=True)
+    ]
+    return torch.stack(of_layers).mean()
