@@ -11,7 +11,7 @@ from gossamer.errors import GossamerError
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
-MATCH = 3.0
+MATCH = 0.95
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
 
@@ -25,7 +25,9 @@ class Settings:
     distill: bool | None = (
         None  # train on KL to the base model, not on the text; None for text of its own, if there is a penalty
     )
-    match: float | None = None  # weight of the base model's states; None for MATCH with distillation, else 0
+    match: float | None = (
+        None  # share of the objective that is the base model's states; None for MATCH with distillation, else 0
+    )
     slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
     slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
     aim: float = 0.8  # margins allowed then: what is kept must be within the bound, and loss and bound are noisy
@@ -88,7 +90,7 @@ class Settings:
                 raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
         for name, most in {
             "margin": 100,
-            "match": 1000,
+            "match": 1,
             "slack": 1000,
             "slack_ends": 1,
             "aim": 1,
