@@ -52,3 +52,24 @@ def test_without_a_base_there_is_nothing_said_of_it() -> None:
     assert torch.isfinite(got.ce)
     assert got.kl.isnan()
     assert got.agreement.isnan()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_in_bfloat16_it_is_the_same_but_for_rounding(bias: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, base_hidden = (torch.randn(2, 9, 16, generator=generator) for _ in range(2))
+    hf = random_model("gpt2")
+    head = torch.nn.Linear(16, 100, bias=bias)
+    hf.set_output_embeddings(head)
+    read = Readable(hf, True)
+    ids = torch.randint(100, (2, 9), generator=generator)
+    found = []
+    for enabled in (False, True):
+        given = hidden.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            got = token_losses(ids, given, read, base_hidden, read, train_on_kl=True)
+        got.kl.backward()
+        assert got.kl.dtype == torch.float32
+        found.append((got.kl.detach(), got.ce, given.grad))
+    torch.testing.assert_close(found[1], found[0], atol=5e-3, rtol=5e-2)
+    assert not torch.equal(found[1][0], found[0][0])  # it is in bfloat16
