@@ -21,7 +21,7 @@ def student_of(family: str, settings: Settings) -> Student:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in student.trainable().values():
-            weight += 0.05 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
     return student
 
 

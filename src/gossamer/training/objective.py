@@ -40,7 +40,8 @@ def objective(
     gates: how they are drawn; None opens them. run: the model as accelerate wrapped it.
     """
     assert settings.match is not None
-    states, base_states = ([], []) if settings.match else (None, None)
+    states: list[Tensor] | None = [] if settings.match else None
+    base_states: list[Tensor] | None = [] if settings.match else None
     base_hidden = None
     if settings.distill or settings.match or compare:
         with student.base() as base:
