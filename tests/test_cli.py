@@ -56,6 +56,21 @@ def test_exact_edges_state_their_cost(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "exact importance: at most 1,056 patches, about" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("error", [MemoryError("no"), RuntimeError("can't allocate memory: you tried to")])
+def test_no_memory_is_said_in_one_line(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_much(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("gossamer.load", too_much)
+    out = str(tmp_path / "out")
+    assert "out of memory" in refused(capsys, "sparsify", "bundled:induction", "--data", "self", "--out", out)
+    monkeypatch.setattr("gossamer.load", lambda *_, **__: [][0])  # any other fault is not hidden
+    with pytest.raises(IndexError):
+        call("sparsify", "bundled:induction", "--data", "self", "--out", out)
+
+
 def test_another_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert call(*RUN, "--out", str(out)) == 0

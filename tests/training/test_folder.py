@@ -17,8 +17,10 @@ from gossamer.training.settings import Settings
     ],
 )
 def test_the_command_of_a_card_gives_its_settings(settings: Settings) -> None:
-    words = shlex.split(command("a model", "text; rm.txt", dataclasses.asdict(settings)))
+    loading = {"column": "body", "dtype": "bfloat16", "first_token": "none"}
+    words = shlex.split(command("a model", "text; rm.txt", dataclasses.asdict(settings), loading))
     assert words[:2] == ["gossamer", "sparsify"]
     parsed = sparsify.make_context("sparsify", words[2:]).params
     assert (parsed["model"], parsed["data"]) == ("a model", "text; rm.txt")
+    assert {name: parsed[name] for name in loading} == loading
     assert {name: parsed[name] for name in dataclasses.asdict(settings)} == dataclasses.asdict(settings)

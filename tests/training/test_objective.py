@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.attention.function import Sampling, probing
-from gossamer.training.objective import objective
+from gossamer.training.objective import distance, objective
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student
 from tests.conftest import wrapped
@@ -78,6 +78,16 @@ def test_it_is_what_it_says(family: str, distill: bool) -> None:
 def final_norm(hf: nn.Module) -> nn.Module:
     (name,) = (n for n, _ in hf.named_modules() if n in ("transformer.ln_f", "gpt_neox.final_layer_norm", "model.norm"))
     return hf.get_submodule(name)
+
+
+def test_a_state_of_zeros_has_no_size_to_divide_by() -> None:
+    mine = torch.ones(1, 2, 4, requires_grad=True)
+    its = torch.stack([torch.zeros(4), torch.full((4,), 2.0)])[None]
+    found = distance([mine], [its])
+    found.backward()
+    assert found.item() == pytest.approx((4 + 4 / 16) / 2)
+    assert mine.grad is not None
+    assert mine.grad.isfinite().all()
 
 
 def test_the_base_model_runs_only_where_it_is_needed() -> None:

@@ -348,6 +348,7 @@ def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
     assert result["evaluation"]["loss"] <= result["tau"]
     assert result["settings"]["distill"]
     assert result["settings"]["match"] == MATCH
+    assert result["loading"] == {"first_token": model.tokenizer.convert_ids_to_tokens(1)}
     assert gossamer.load(tmp_path / "out", first_token="none").sparse
 
 
@@ -554,7 +555,7 @@ def test_bad_input_is_one_line(
     assert "--steps 0" in said("--steps", "0")
     assert "--block 999: " in said("--block", "999")
     assert "--merge" in said("--merge")
-    assert "--batch 4 can't be split" in said("--accumulate", "3")
+    assert "--batch 4 --accumulate 3: the batch must be a multiple of 3" in said("--accumulate", "3")
     assert "unknown --schedule" in said("--schedule", "spiral")
     assert "not installed" in said("--track", "comet_ml")
     assert "--bias 1e+39" in said("--bias", "1e39")

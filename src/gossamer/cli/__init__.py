@@ -58,5 +58,12 @@ def main(arguments: list[str] | None = None) -> None:
             interrupted()
         sys.stderr.write("gossamer: could not read or write: " + " ".join(str(error).split()) + "\n")
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        from gossamer.circuits.batch import out_of_memory
+
+        if not out_of_memory(error):
+            raise
+        sys.stderr.write(f"gossamer: out of memory ({' '.join(str(error).split())}): do less at once\n")
+        sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         interrupted()

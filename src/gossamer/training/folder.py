@@ -93,7 +93,7 @@ tags: [sparse-attention, interpretability]
 Text: `{data}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
 all of this and the versions, `log.jsonl` every step. Made by
 
-    {command(base, data, settings)}
+    {command(base, data, settings, result["loading"])}
 
 | setting | |
 |---|---|
@@ -102,8 +102,8 @@ all of this and the versions, `log.jsonl` every step. Made by
     write_text(out / CARD, text)
 
 
-def command(base: str, data: str, settings: dict[str, Any]) -> str:
-    """What makes this model: the settings that are not the defaults."""
+def command(base: str, data: str, settings: dict[str, Any], loading: dict[str, str]) -> str:
+    """What makes this model: the settings that are not the defaults, and how model and text were loaded."""
     flags = {"penalty": "--no-penalty", "learn_bias": "--fix-bias", "renormalise": "--renormalise", "merge": "--merge"}
     usual = dataclasses.asdict(Settings())
     words = ["gossamer", "sparsify", base, "--data", data]
@@ -114,6 +114,7 @@ def command(base: str, data: str, settings: dict[str, Any]) -> str:
             words.append("--distill" if value else "--no-distill")
         else:
             words += [flags[name]] if name in flags else [option(name), str(value)]
+    words += [word for name, value in loading.items() for word in (option(name), value)]
     return shlex.join([*words, "--out", "OUT"])
 
 

@@ -24,6 +24,7 @@ class Outcome(NamedTuple):
     loss: Tensor  # what is trained on
     losses: Losses
     base_hidden: Tensor | None  # what the base model's unembedding reads
+    distance: Tensor  # of the states, 0 where they are not matched
 
 
 def objective(
@@ -50,9 +51,11 @@ def objective(
         hidden = student.read(ids, run, states=states)
     losses = compared(student, ids, hidden, settings, base_hidden)
     loss = losses.kl if settings.distill else losses.ce
+    apart = loss.new_zeros(())
     if states and base_states:
-        loss = torch.lerp(loss, distance(states, base_states).to(loss), settings.match)
-    return Outcome(loss, losses, base_hidden)
+        apart = distance(states, base_states).to(loss)
+        loss = torch.lerp(loss, apart, settings.match)
+    return Outcome(loss, losses, base_hidden, apart)
 
 
 def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, base_hidden: Tensor | None) -> Losses:
@@ -63,8 +66,9 @@ def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, 
 def distance(states: Sequence[Tensor], base_states: Sequence[Tensor]) -> Tensor:
     """Squared distance of the states (batch, position, d_model), relative to each one's own size, which differs a
     thousandfold between the first token and others: the mean over tokens and layers."""
-    of_layers = [
-        ((mine.float() - its.float()).square().sum(dim=-1) / its.float().square().sum(dim=-1)).mean()
-        for mine, its in zip(states, base_states, strict=True)
-    ]
+    of_layers = []
+    for mine, its in zip(states, base_states, strict=True):
+        size = its.float().square().sum(dim=-1)
+        size = size.masked_fill(size == 0, 1)  # a state of zeros has none
+        of_layers.append(((mine.float() - its.float()).square().sum(dim=-1) / size).mean())
     return torch.stack(of_layers).mean()

@@ -57,7 +57,7 @@ def excess_of(student: Student, batch: Tensor, settings: Settings, part: int, *,
         seed = None if settings.noise == 0 else settings.seed
         gates = Sampling(seed, noise=settings.noise) if settings.penalty else None
         with torch.set_grad_enabled(train):
-            loss, losses, _ = objective(student, ids, settings, gates, compare=True)
+            loss, losses, *_ = objective(student, ids, settings, gates, compare=True)
         weight = len(ids) / len(batch)
         if train:
             (loss * weight).backward()

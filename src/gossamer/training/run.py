@@ -20,7 +20,7 @@ from gossamer.attention import gating
 from gossamer.bundled import mix_of
 from gossamer.errors import GossamerError
 from gossamer.files import only_process, write_text
-from gossamer.models import Model, load
+from gossamer.models import Model, find_first_token, load
 from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
 from gossamer.training.documents import bundled as bundled_documents
@@ -138,7 +138,7 @@ def sparsify(
         accelerator.end_training()
         if not accelerator.is_main_process:
             return {}
-        return finish(trainer, data, student_model, progress)
+        return finish(trainer, data, column, student_model, progress)
 
 
 @contextmanager
@@ -187,6 +187,12 @@ def make_accelerator(model: Model, settings: Settings, out: Path, track: str | N
         raise GossamerError(
             f"{accelerator.distributed_type.value} is not supported yet: run on one device, or with plain data "
             "parallelism (accelerate launch --multi_gpu)"
+        )
+    processes, parts = accelerator.num_processes, settings.accumulate
+    if settings.batch % (processes * parts):
+        raise GossamerError(
+            f"--batch {settings.batch} --accumulate {parts}: the batch must be a multiple of {processes * parts}, the "
+            f"parts of all processes ({processes})"
         )
     return accelerator
 
@@ -247,7 +253,7 @@ def evaluate(
     }
 
 
-def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Write the kept weights as a model, load it again, and measure what was written."""
     from gossamer.figures.style import save
     from gossamer.figures.training import draw_training
@@ -284,6 +290,7 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
         "model": model,
         "data": data,
         "data_identity": trainer.blocks.identity,
+        "loading": unusual(base, column),
         "settings": asdict(settings),
         "tau": trainer.tau,
         "base_loss": trainer.base_loss,
@@ -298,6 +305,18 @@ def finish(trainer: Trainer, data: str, model: dict[str, Any], progress: Progres
     if not missed:
         trainer.checkpoints.remove()
     return result
+
+
+def unusual(model: Model, column: str) -> dict[str, str]:
+    """How model and text were loaded, where that is not the default."""
+    told, token = model.describe(), model.first_token
+    asked = {
+        "column": (column, column != "text"),
+        "dtype": (told["dtype"], told["dtype"] != "float32"),
+        "revision": (told["revision"], told["revision"] is not None),
+        "first_token": (told["first_token"] or "none", token != find_first_token(model.tokenizer, "auto")),
+    }
+    return {name: value for name, (value, other) in asked.items() if other}
 
 
 def versions() -> dict[str, str]:

@@ -73,10 +73,6 @@ class Trainer:
         )
         self.log: list[dict[str, Any]] = []
         processes, index = accelerator.num_processes, accelerator.process_index
-        if settings.batch % (processes * settings.accumulate):
-            raise GossamerError(
-                f"--batch {settings.batch} can't be split over {processes} processes and {settings.accumulate} parts"
-            )
         self.part = settings.batch // processes // settings.accumulate  # blocks at once
         self.first = index * settings.batch // processes  # of the batch's blocks, the first that is ours
 
@@ -110,7 +106,7 @@ class Trainer:
         measure = step % MEASURE == 0
         self.constraint.slack = settings.slack_factor(step)
         loss_weight, share_weight = self.constraint.weights(self.progress.share) if settings.penalty else (1.0, 0.0)
-        sums = torch.zeros(3, dtype=torch.float64)  # loss, share, excess
+        sums = torch.zeros(4, dtype=torch.float64)  # loss, share, excess, distance of the states
         self.optimiser.zero_grad()
         for part in range(settings.accumulate):
             first = self.first + part * self.part
@@ -125,10 +121,10 @@ class Trainer:
                 self.accelerator.backward((loss_weight * outcome.loss + share_weight * share) / settings.accumulate)
             excess = self.excess(ids, outcome) if measure else torch.zeros(())
             told = outcome.losses.kl if settings.distill else outcome.losses.ce
-            sums += torch.stack([told, share, excess.to(told)]).detach().double().cpu()
+            sums += torch.stack([told, share, excess.to(told), outcome.distance]).detach().double().cpu()
         norm = float(self.accelerator.clip_grad_norm_(self.student.trainable().values(), settings.clip))
-        loss_value, share_value, excess_value = self.mean(sums / settings.accumulate)
-        if not all(map(math.isfinite, (loss_value, share_value, excess_value, norm))):
+        loss_value, share_value, excess_value, distance = self.mean(sums / settings.accumulate)
+        if not all(map(math.isfinite, (loss_value, share_value, excess_value, distance, norm))):
             kept = self.checkpoints.steps()
             raise Diverged(
                 f"the loss is {loss_value} and its gradient {norm} at step {step + 1}; the last good state is "
@@ -143,6 +139,7 @@ class Trainer:
         self.note(
             {
                 "kl" if settings.distill else "loss": loss_value,
+                **({"states": distance} if settings.match else {}),
                 "expected_edges": share_value,
                 "excess": self.constraint.excess or 0.0,
                 "allowed": self.constraint.allowed,
