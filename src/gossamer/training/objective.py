@@ -64,8 +64,8 @@ def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, 
 
 
 def distance(states: Sequence[Tensor], base_states: Sequence[Tensor]) -> Tensor:
-    """Squared distance of the states (batch, position, d_model), relative to each one's own size, which differs a
-    thousandfold between the first token and others: the mean over tokens and layers."""
+    """Squared distance of the states (batch, position, d_model), relative to each one's own size, which can differ a
+    hundredfold between the first token and others: the mean over tokens and layers."""
     of_layers = []
     for mine, its in zip(states, base_states, strict=True):
         size = its.float().square().sum(dim=-1)
