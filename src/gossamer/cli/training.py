@@ -48,7 +48,9 @@ DEFAULT = Settings()
     "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
 )
 @click.option(
-    "--match", type=float, help=f"weight of the base model's states (default: {MATCH:g} with KL, 0 with text)"
+    "--match",
+    type=float,
+    help=f"share of the base model's states in what is trained on (default: {MATCH:g} with KL, 0 with text)",
 )
 @click.option(
     "--penalty/--no-penalty", default=True, help="on edges; without, the model is only fine-tuned: the control"

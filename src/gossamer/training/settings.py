@@ -11,7 +11,7 @@ from gossamer.errors import GossamerError
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
-MATCH = 0.95
+MATCH = 0.95  # of the objective, with distillation
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
 
