@@ -2,9 +2,9 @@
 
 Near the base model the gradient is mostly noise, and Adam takes full steps along it: too high a rate spends the margin
 on drift before an edge is gone, and the right one differs a hundredfold between models. So it is measured: the highest
-rate at which a few steps with no penalty, gates as they start, hardly raise the loss. Hardly, not never: the rate falls to
-0 over the run, and what was noise of the steps goes with it. On stories15M 2e-5 lowers the loss, 5e-5 raises it by 0.07
-margins, and 6e-5 had a sixth fewer edges than 2e-5 at the same loss after 150 steps.
+rate at which a few steps with no penalty, gates as they start, hardly raise the loss. Hardly, not never: the rate falls
+to 0 over the run, and what was noise of the steps goes with it. On stories15M 2e-5 lowers the loss, 5e-5 raises it by
+0.07 margins, and 6e-5 had a sixth fewer edges than 2e-5 at the same loss after 150 steps.
 """
 
 from __future__ import annotations
