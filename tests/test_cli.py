@@ -256,3 +256,15 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout)["k90"] == 2
     assert not parts.exists()
+
+
+def test_few_sizes_are_some_of_every_size(tmp_path: Path) -> None:
+    curves = {}
+    for sizes in ("every", "few"):
+        more = ["--units", "edges", "--sizes", sizes, "--out", str(tmp_path / sizes)]
+        assert call(*RUN, *more) == 0
+        told = json.loads((tmp_path / sizes / "circuit.json").read_text())
+        assert told["sizes"] == sizes
+        curves[sizes] = told["curve"]["k"]
+    assert len(curves["few"]) < len(curves["every"])
+    assert (curves["few"][0], curves["few"][-1]) == (curves["every"][0], curves["every"][-1])

@@ -237,6 +237,12 @@ def test_a_resumed_run_is_judged_on_the_text_it_began_with(tmp_path: Path, monke
         return drawn(*arguments).flip(0).roll(1, dims=1)
 
     monkeypatch.setattr(sampled, "sample", otherwise)
+    kept = tmp_path / "out" / "checkpoints" / "held-out.safetensors"
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:20])
+    with pytest.raises(GossamerError, match=r"held-out\.safetensors can't be read"):
+        sparsify(model, "self", tmp_path / "out", steps=4, every=2, resume=True)
+    kept.write_bytes(whole)
     result = sparsify(model, "self", tmp_path / "out", steps=4, every=2, resume=True)
     assert result["base_loss"] == begun["base_loss"]
     assert result["tau"] == begun["tau"]
@@ -465,7 +471,17 @@ def test_an_end_above_the_bound_is_said_and_can_go_on(
     result = sparsify(model, text, out, steps=16, resume=True)
     assert result["kept_step"] == 16
     assert not result["warnings"]
+    assert result["lengths"] == [12, 16]
+    card = (out / "README.md").read_text()
+    assert "--steps 12 " in card
+    assert "made longer with `--resume`: `--steps 16`." in card
     assert not (out / "checkpoints").exists()
+
+
+def test_less_held_out_text_than_asked_for_is_said(model: Model, text: Path, tmp_path: Path) -> None:
+    result = sparsify(model, text, tmp_path / "out", held_out=10_000)
+    blocks = result["evaluation"]["blocks"]
+    assert result["warnings"] == [f"the text holds out {blocks} blocks, not the 10000 of --held-out"]
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(

@@ -29,6 +29,13 @@ from gossamer.screen import describe, duration, note, progress_bar
 @click.option("--prompts", type=int, help="how many (default: 100, or all of a file)")
 @click.option("--seed", type=int, default=0, show_default=True, help="of the prompts and the random ranking")
 @click.option("--same-positions", is_flag=True, help="only prompts of one template and length")
+@click.option(
+    "--sizes",
+    type=click.Choice(["every", "few"]),
+    default="every",
+    show_default=True,
+    help="the sizes of circuits to measure; few takes a fraction of the time",
+)
 @click.option("--ig-steps", type=int, default=5, show_default=True, help="steps of --importance ig")
 @click.option("--batch", type=int, help="prompts at once (default: as many as fit)")
 @click.option("--json", "as_json", is_flag=True, help="print the result as one JSON object, last")
@@ -50,6 +57,7 @@ def circuits(
     sign: str,
     replace: str,
     ig_steps: int,
+    sizes: str,
     **loading: Any,
 ) -> None:
     """Rank heads or attention edges on a task, keep the k best for every k, and measure the explained effect.
@@ -84,6 +92,7 @@ def circuits(
         "replace": replace,
         "ig_steps": ig_steps,
         "seed": seed,
+        "sizes": sizes,
     }
     Settings(**settings).check(chosen)
     with run_folder(out, request(loaded, chosen, settings), force=force) as parts:

@@ -100,7 +100,7 @@ class Prompts:
 
     task: str
     metric: str
-    pairs: tuple[EncodedPair, ...]
+    pairs: tuple[EncodedPair, ...] = field(repr=False)
     seed: int
     dropped: dict[str, int] = field(default_factory=dict)
 

@@ -64,7 +64,10 @@ class Checkpoints:
         """The text that the run is judged on. What a model says itself can't be drawn again to the letter by another
         number of threads or another device, and the bound would move with it."""
         path = self.folder / HELD_OUT
-        return load_file(path)["blocks"] if path.exists() else None
+        try:
+            return load_file(path)["blocks"] if path.exists() else None
+        except (OSError, SafetensorError, KeyError) as error:
+            raise GossamerError(f"{path} can't be read ({error}): the run can't go on, --force begins anew") from error
 
     def learning_rate(self) -> float:
         """That of the run so far."""

@@ -73,6 +73,8 @@ def write_card(out: Path, result: dict[str, Any]) -> None:
     e, settings = result["evaluation"], result["settings"]
     asked = "\n".join(f"| {name} | {value} |" for name, value in {**settings, "lr": result["lr"]}.items())
     base, data = (" ".join(name.replace("`", "").split()) for name in (result["model"]["name"], result["data"]))
+    steps, *longer = result["lengths"]
+    more = f"\nmade longer with `--resume`: {', then '.join(f'`--steps {n}`' for n in longer)}.\n" if longer else ""
     title, story, rows = (sparse_card if settings["penalty"] else dense_card)(base, result["tau"], e)
     text = f"""---
 library_name: gossamer
@@ -93,8 +95,8 @@ tags: [sparse-attention, interpretability]
 Text: `{data}`. Kept: step {result["kept_step"]} of {settings["steps"]}. `{RESULT}` holds
 all of this and the versions, `log.jsonl` every step. Made by
 
-    {command(base, data, settings, result["loading"])}
-
+    {command(base, data, {**settings, "steps": steps}, result["loading"])}
+{more}
 | setting | |
 |---|---|
 {asked}

@@ -264,7 +264,8 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         lowest = min(row["held_out_loss"] for row in trainer.log if "held_out_loss" in row)
         raise NotFeasible(
             f"no evaluation met the bound: the lowest held-out loss was {lowest:.4f}, tau is {trainer.tau:.4f}; the "
-            f"last state is kept, go on with --resume and more --steps than {settings.steps}, or give a wider bound"
+            f"last state is kept, go on with --resume and more --steps than {settings.steps}, or "
+            "begin in another folder with a wider bound"
         )
     student, held_out = trainer.student, trainer.blocks.held_out
     student.load(trainer.checkpoints.load_best(best["name"]))
@@ -282,10 +283,15 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         )
     last = next(row for row in reversed(trainer.log) if "held_out_loss" in row)
     missed = settings.penalty and not last["feasible"]
-    warning = (
-        f"the run ended above the bound, with {last['edges']:.3%} of edges at a loss of {last['held_out_loss']:.4f}, "
-        f"tau {trainer.tau:.4f}: written is step {best['step']}; --resume and more --steps than {settings.steps} go on"
-    )
+    warnings = []
+    if len(held_out) < settings.held_out:
+        warnings.append(f"the text holds out {len(held_out)} blocks, not the {settings.held_out} of --held-out")
+    if missed:
+        warnings.append(
+            f"the run ended above the bound, with {last['edges']:.3%} of edges at a loss of "
+            f"{last['held_out_loss']:.4f}, tau {trainer.tau:.4f}: written is step {best['step']}; --resume and more "
+            f"--steps than {settings.steps} go on"
+        )
     result = {
         "model": model,
         "data": data,
@@ -296,8 +302,9 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         "base_loss": trainer.base_loss,
         "lr": trainer.lr,
         "kept_step": best["step"],
+        "lengths": trainer.progress.lengths,
         "evaluation": evaluation,
-        "warnings": [warning] if missed else [],
+        "warnings": warnings,
         "versions": versions(),
     }
     write_card(out, result)

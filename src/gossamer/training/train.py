@@ -46,6 +46,7 @@ class Progress:
     step: int = 0  # steps done
     share: float = 1.0  # expected share of open edges, at the last step
     best: dict[str, Any] = field(default_factory=dict)  # name, step, loss, edges
+    lengths: list[int] = field(default_factory=list)  # steps asked for: at first, and when it was made longer
 
 
 class Trainer:
@@ -66,7 +67,7 @@ class Trainer:
         self.accelerator, self.report = accelerator, report
         self.tau, self.base_loss, self.lr = tau, base_loss, lr
         self.constraint = Constraint(margin=tau - base_loss, rate=settings.dual_rate)
-        self.progress = Progress()
+        self.progress = Progress(lengths=[settings.steps])
         self.checkpoints = Checkpoints(out)
         self.run, self.optimiser = accelerator.prepare(
             student.hf, make_optimiser(student, settings, lr, bias_lr=settings.bias_lr)
@@ -82,6 +83,8 @@ class Trainer:
         self.student.load(weights)
         unflatten(self.optimiser.optimizer, optimiser, state["optimiser"])
         self.progress = Progress(**state["progress"])
+        if self.settings.steps != self.progress.lengths[-1]:
+            self.progress.lengths.append(self.settings.steps)
         self.constraint = Constraint(**state["constraint"])
         self.blocks.restore(state["blocks"])
         if (self.out / LOG).exists():
