@@ -93,6 +93,17 @@ def test_a_slow_model_is_brought_to_the_bound(lag: float, ease: float) -> None:
     assert highest < 0.015
 
 
+def test_the_multiplier_comes_down_with_the_violation() -> None:
+    """Edges must not go on opening once the loss is where it should be, however long that took."""
+    constraint = Constraint(margin=0.01, rate=Settings().dual_rate)
+    for _ in range(60):
+        constraint.measured(0.015, 5)
+    highest = constraint.mu
+    for _ in range(10):  # the measurements are smoothed
+        constraint.measured(0.01, 5)
+    assert constraint.mu < highest / 2
+
+
 def test_a_long_violation_is_soon_forgotten() -> None:
     constraint = Constraint(margin=0.01, rate=0.02)
     for _ in range(1000):

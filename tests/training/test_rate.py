@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -47,3 +48,19 @@ def test_it_is_the_highest_that_hardly_raises_the_loss(distill: bool, part: int)
     assert judged(found, True) <= allowed + 1e-6
     if found != RATES[0]:
         assert judged(RATES[RATES.index(found) - 1], True) > allowed - 1e-6
+
+
+def test_a_batch_that_is_bad_from_the_start_is_not_held_against_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wrapped("gpt2")
+    settings = replace(Settings(), distill=True, match=0.9, batch=4)
+    student = Student(model, settings)
+    text = torch.randint(model.vocabulary, (STEPS * 4, 16), generator=torch.Generator().manual_seed(0))
+    student.install_gates(settings, lambda: text[:4], 0.02)
+    found = find_rate(student, text, settings, margin=0.02, part=4)
+
+    def worse(student: Student, batch: torch.Tensor, *arguments: Any, **options: Any) -> float:
+        return excess_of(student, batch, *arguments, **options) + 5 * torch.equal(batch, text[8:12])
+
+    monkeypatch.setattr(rate, "excess_of", worse)
+    assert find_rate(student, text, settings, margin=0.02, part=4) == found
+    assert found > RATES[-1]

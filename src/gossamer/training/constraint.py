@@ -12,8 +12,9 @@ lambda grow while the constraint is violated and shrink while it has slack. Four
   a thousandfold.
 - The excess is measured with decided gates, not drawn ones, on a batch before it is trained on, against the base model
   on the same batch: what is controlled is what is judged, and the noise of the text cancels.
-- log mu moves by the integral of the violation, plus a part in proportion to it, which damps the swings that an
-  integral alone makes when the model follows slowly (Stooke et al. 2020).
+- log mu is mostly in proportion to the violation, plus a slow integral of it, and that only once what is allowed has
+  stopped falling. A model learns slowly; an integral goes on rising while the loss is on its way down, and comes back
+  long after it is there: edges open meanwhile that nothing asked for (Stooke et al. 2020).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-MOST = 3.5  # of log mu: edges then weigh 3%, and more would only take long to come back from
-DAMPING = 0.5  # how much of the violation acts at once
+MOST = 2.0  # of the integral, either way: more would only take long to come back from
+GAIN = 2.0  # of log mu, per margin of violation: what acts at once
 SMOOTHING = 0.7  # of the measured excess, per measurement
 GAP_SMOOTHING = 0.5  # of the gap, per evaluation: both sides of it are noisy
 LEAST_MARGIN = 1e-3  # nats: with a margin of 0 the constraint still needs a scale
@@ -31,8 +32,8 @@ LEAST_MARGIN = 1e-3  # nats: with a margin of 0 the constraint still needs a sca
 @dataclass
 class Constraint:
     margin: float
-    rate: float  # of log mu, per step and margin of violation
-    log_mu: float = 0.0
+    rate: float  # of the integral, per step and margin of violation
+    integral: float = 0.0
     excess: float | None = None  # smoothed
     gap: float = 0.0  # held-out excess less that of training batches: overfitting, KL against cross-entropy
     slack: float = 1.0  # margins that are allowed now
@@ -48,15 +49,17 @@ class Constraint:
 
     @property
     def violation(self) -> float:
-        """In margins: -1 with no excess, 0 at the bound; bounded, so that one bad batch can't throw mu far."""
+        """In margins: -1 with no excess, 0 at the bound, 1 at twice that or more: one bad batch can't throw mu far."""
         if self.excess is None:
             return 0.0
-        return min(max((self.excess + self.gap - self.allowed) / self.scale, -1.0), 3.0)
+        return min(max((self.excess + self.gap - self.allowed) / self.scale, -1.0), 1.0)
 
     def measured(self, excess: float, steps: int) -> None:
         """Take in the excess of a batch, `steps` steps after the last one."""
         self.excess = excess if self.excess is None else SMOOTHING * self.excess + (1 - SMOOTHING) * excess
-        self.log_mu = min(max(self.log_mu + self.rate * steps * self.violation, -20.0), MOST)
+        if self.slack > 1:  # the loss lags behind what is allowed, which says nothing of the multiplier
+            return
+        self.integral = min(max(self.integral + self.rate * steps * self.violation, -MOST), MOST)
 
     def held_out(self, excess: float) -> None:
         """Take in the excess on the held-out text, on which the result will be judged."""
@@ -65,7 +68,7 @@ class Constraint:
 
     @property
     def mu(self) -> float:
-        return math.exp(self.log_mu + DAMPING * self.violation)
+        return math.exp(self.integral + GAIN * self.violation)
 
     def multiplier(self, share: float) -> float:
         """lambda, at an expected share of open edges."""

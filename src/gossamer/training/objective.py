@@ -9,6 +9,7 @@ its shut edges; the states say it at once, for every token. On stories15M, 200 s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,8 @@ def objective(
     compare: bool = False,
     run: Callable[..., Any] | None = None,
 ) -> Outcome:
-    """One pass over `ids` (batch, position), and one of the base model if it is trained on or to `compare` with.
+    """One pass over `ids` (batch, position), and one of the base model if it is trained on or to `compare` with, in the
+    precision of training.
 
     gates: how they are drawn; None opens them. run: the model as accelerate wrapped it.
     """
@@ -44,18 +46,24 @@ def objective(
     states: list[Tensor] | None = [] if settings.match else None
     base_states: list[Tensor] | None = [] if settings.match else None
     base_hidden = None
-    if settings.distill or settings.match or compare:
-        with student.base() as base:
-            base_hidden = base(ids, states=base_states)
-    with probing(gates, open=gates is None):
-        hidden = student.read(ids, run, states=states)
-    losses = compared(student, ids, hidden, settings, base_hidden)
-    loss = losses.kl if settings.distill else losses.ce
-    apart = loss.new_zeros(())
-    if states and base_states:
-        apart = distance(states, base_states).to(loss)
-        loss = torch.lerp(loss, apart, settings.match)
+    with computing(settings, ids.device):
+        if settings.distill or settings.match or compare:
+            with student.base() as base:
+                base_hidden = base(ids, states=base_states)
+        with probing(gates, open=gates is None):
+            hidden = student.read(ids, run, states=states)
+        losses = compared(student, ids, hidden, settings, base_hidden)
+        loss = losses.kl if settings.distill else losses.ce
+        apart = loss.new_zeros(())
+        if states and base_states:
+            apart = distance(states, base_states).to(loss)
+            loss = torch.lerp(loss, apart, settings.match)
     return Outcome(loss, losses, base_hidden, apart)
+
+
+def computing(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
+    """The precision of training. What is judged, held-out text and the base model's loss on it, is in full."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16")
 
 
 def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, base_hidden: Tensor | None) -> Losses:

@@ -28,24 +28,24 @@ def find_rate(student: Student, text: Tensor, settings: Settings, *, margin: flo
     """The rate, from `text` of STEPS * batch blocks, run `part` blocks at a time. The student is left as it was."""
     batches = list(text.to(student.hf.device).split(settings.batch))
     start = {name: weight.detach().clone() for name, weight in student.weights().items()}
-    before = sum(excess_of(student, batch, settings, part) for batch in batches[-JUDGED:]) / JUDGED
+    before = [excess_of(student, batch, settings, part) for batch in batches]  # batches differ: each to itself
     for rate in RATES:
         optimiser = make_optimiser(student, settings, rate, bias_lr=0.0)
-        after = 0.0
+        raised = 0.0
         for step, batch in enumerate(batches):
             for group in optimiser.param_groups:
                 group["lr"] = group["peak_lr"] * min(1.0, (step + 1) / WARM)
-            excess = excess_of(student, batch, settings, part, train=True)
-            if not excess < before + 2 * margin:  # hopeless, or not a number
-                after = float("inf")
+            more = excess_of(student, batch, settings, part, train=True) - before[step]
+            if not more < 2 * margin:  # hopeless, or not a number
+                raised = float("inf")
                 break
             torch.nn.utils.clip_grad_norm_(student.trainable().values(), settings.clip)
             optimiser.step()
             optimiser.zero_grad()
-            after += excess / JUDGED if step >= len(batches) - JUDGED else 0.0
+            raised += more / JUDGED if step >= len(batches) - JUDGED else 0.0
         optimiser.zero_grad()
         student.load(start)
-        if after <= before + RAISED * margin:
+        if raised <= RAISED * margin:
             return rate
     return RATES[-1]
 

@@ -175,7 +175,7 @@ def make_accelerator(model: Model, settings: Settings, out: Path, track: str | N
     try:
         accelerator = Accelerator(
             cpu=model.device.type == "cpu",
-            mixed_precision="no",  # see Trainer.computing
+            mixed_precision="no",  # see training.objective.computing
             log_with=track,
             project_dir=str(out / "tracking") if track else None,
         )

@@ -31,7 +31,7 @@ class Settings:
     slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
     slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
     aim: float = 0.8  # margins allowed then: what is kept must be within the bound, and loss and bound are noisy
-    dual_rate: float = 0.02  # how fast the multiplier moves
+    dual_rate: float = 0.01  # how fast the multiplier moves
     # the gate
     bias: float | None = None  # where every gate's bias starts; None calibrates each head
     learn_bias: bool = True

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from gossamer.training.checkpoint import Checkpoints, unflatten
 from gossamer.training.constraint import Constraint
 from gossamer.training.evaluate import Edges, decided
 from gossamer.training.losses import token_losses
-from gossamer.training.objective import Outcome, compared, objective
+from gossamer.training.objective import Outcome, compared, computing, objective
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
 
@@ -118,8 +117,7 @@ class Trainer:
             gates = Sampling(seed, first, settings.noise) if settings.penalty else None
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
-                with self.computing():
-                    outcome = objective(self.student, ids, settings, gates, compare=measure, run=self.run)
+                outcome = objective(self.student, ids, settings, gates, compare=measure, run=self.run)
                 share = outcome.loss.new_ones(()) if gates is None else torch.stack(list(gates.shares.values())).mean()
                 self.accelerator.backward((loss_weight * outcome.loss + share_weight * share) / settings.accumulate)
             excess = self.excess(ids, outcome) if measure else torch.zeros(())
@@ -159,15 +157,10 @@ class Trainer:
         """Of decided gates over the base model, on blocks before they are trained on."""
         losses = outcome.losses
         if self.settings.noise:
-            with torch.no_grad(), self.computing():
+            with torch.no_grad(), computing(self.settings, ids.device):
                 hidden = decided(self.student.read, ids)[0]
                 losses = compared(self.student, ids, hidden, self.settings, outcome.base_hidden)
         return losses.kl if self.settings.distill else losses.ce - losses.base_ce
-
-    def computing(self) -> AbstractContextManager[Any]:
-        """The precision of training. What is judged, held-out text and the base model's loss on it, is in full."""
-        device = self.accelerator.device.type
-        return torch.autocast(device, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def mean(self, values: Tensor) -> list[float]:
         """Over processes."""
