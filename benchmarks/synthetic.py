@@ -118,7 +118,7 @@ def tasks(folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dense-steps", type=int, default=1500)
+    parser.add_argument("--dense-steps", type=int, default=3000)
     parser.add_argument("--random", action="store_true", help="post-train on random words")
     parser.add_argument("options", nargs="*", help="more options for gossamer sparsify, after --")
     options = parser.parse_args()

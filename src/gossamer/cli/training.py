@@ -45,7 +45,9 @@ DEFAULT = Settings()
     "--every", type=int, default=DEFAULT.every, show_default=True, help="steps between evaluations and checkpoints"
 )
 @click.option(
-    "--distill/--no-distill", default=None, help="train on KL to the base model (default for self), or on the text"
+    "--distill/--no-distill",
+    default=None,
+    help="train on what the base model makes of the text (default), or on the text",
 )
 @click.option(
     "--match",

@@ -21,8 +21,8 @@ TASKS = {"greater-than": "gpt2", "ioi": "gpt2", "docstring": "olmo", "ioi-long":
 
 # How the bundled models are post-trained; all else is the default.
 SPARSIFY: dict[str, dict[str, Any]] = {
-    "gpt2": {"batch": 8, "lr": 5e-4, "steps": 900, "every": 100, "slack_ends": 0.75},
-    "olmo": {"batch": 8, "lr": 5e-4, "steps": 500, "every": 100, "slack": 4.0, "dual_rate": 0.04, "slack_ends": 0.75},
+    "gpt2": {"steps": 900, "every": 100},
+    "olmo": {"steps": 500, "every": 100},
 }
 
 # What the bundled models take in place of 100 prompts and every size, with twins that are made first and with those

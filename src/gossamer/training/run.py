@@ -82,7 +82,7 @@ def sparsify(
         GossamerError: anything else that is wrong with what was asked.
     """
     out, data = Path(out), str(data)
-    chosen = resolve(Settings(**settings), model, data)
+    chosen = resolve(Settings(**settings), model)
     accelerator = make_accelerator(model, chosen, out, track)
     student_model = model.describe()  # before LoRA changes the model
     begun = read_request(out)
@@ -158,14 +158,13 @@ def writing(out: Path) -> Iterator[None]:
             raise
 
 
-def resolve(settings: Settings, model: Model, data: str) -> Settings:
+def resolve(settings: Settings, model: Model) -> Settings:
     settings.check()
     context = model.context
     block = settings.block or min(context or LONGEST_BLOCK, LONGEST_BLOCK)
     if context is not None and block > context:
         raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
-    # On text of its own, the loss of a model above its base is the KL, only noisier.
-    distill = (data == "self" and settings.penalty) if settings.distill is None else settings.distill
+    distill = settings.penalty if settings.distill is None else settings.distill
     match = (MATCH if distill else 0.0) if settings.match is None else settings.match
     return replace(settings, block=block, distill=distill, match=match)
 
@@ -232,9 +231,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a sparse model against its base on the held-out part of `data`, in blocks as in its training run."""
     section = getattr(model.hf.config, gating.SECTION, {})
-    chosen = resolve(
-        Settings(block=block or section.get("block"), held_out=held_out, batch=batch, seed=seed), base, data
-    )
+    chosen = resolve(Settings(block=block or section.get("block"), held_out=held_out, batch=batch, seed=seed), base)
     blocks = open_data(data, base, nullcontext, chosen, column, progress)
     result = measure(model, base, blocks.held_out, batch=batch, progress=progress)
     warnings = []

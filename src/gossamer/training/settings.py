@@ -22,9 +22,7 @@ class Settings:
     margin: float = 0.01  # nats above the base model's held-out loss
     tau: float | None = None  # the bound itself, in place of base loss + margin
     penalty: bool = True  # False only fine-tunes, every gate open: what training alone does
-    distill: bool | None = (
-        None  # train on KL to the base model, not on the text; None for text of its own, if there is a penalty
-    )
+    distill: bool | None = None  # train on what the base model makes of the text, not on the text; None if penalty
     match: float | None = (
         None  # share of the objective that is the base model's states; None for MATCH with distillation, else 0
     )
