@@ -37,6 +37,7 @@ class Blocks(ABC):
 
     held_out: Tensor
     identity: str
+    own = False  # whether the model wrote it itself
 
     def __init__(self, start: Start, seed: int) -> None:
         self.start = start

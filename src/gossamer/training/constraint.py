@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 
 MOST = 2.0  # of the integral, either way: more would only take long to come back from
 GAIN = 2.0  # of log mu, per margin of violation: what acts at once
-SMOOTHING = 0.7  # of the measured excess, per measurement
+SMOOTHING = 0.8  # of the measured excess, per measurement
 GAP_SMOOTHING = 0.5  # of the gap, per evaluation: both sides of it are noisy
 LEAST_MARGIN = 1e-3  # nats: with a margin of 0 the constraint still needs a scale
 
@@ -35,7 +35,7 @@ class Constraint:
     rate: float  # of the integral, per step and margin of violation
     integral: float = 0.0
     excess: float | None = None  # smoothed
-    gap: float = 0.0  # held-out excess less that of training batches: overfitting, KL against cross-entropy
+    gap: float = 0.0  # held-out excess less that of training batches: overfitting
     slack: float = 1.0  # margins that are allowed now
 
     @property

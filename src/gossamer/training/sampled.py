@@ -24,6 +24,8 @@ HELD_OUT = 1 << 20  # chunks from here on are held out
 class SampledBlocks(Blocks):
     """Blocks drawn from the model at temperature 1. Every chunk is fresh text, decided by the seed and its number."""
 
+    own = True
+
     def __init__(
         self,
         model: Model,
