@@ -34,6 +34,7 @@ from gossamer.training.documents import documents
 from gossamer.training.objective import objective
 from gossamer.training.run import NotFeasible
 from gossamer.training.settings import MATCH, Settings
+from gossamer.training.student import Student
 from gossamer.training.train import Diverged
 from tests.conftest import wrapped
 from tests.families import random_model
@@ -246,6 +247,17 @@ def test_a_resumed_run_is_judged_on_the_text_it_began_with(tmp_path: Path, monke
     result = sparsify(model, "self", tmp_path / "out", steps=4, every=2, resume=True)
     assert result["base_loss"] == begun["base_loss"]
     assert result["tau"] == begun["tau"]
+
+
+def test_a_checkpoint_of_another_version_is_refused(model: Model, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(model, text, out, report=lambda *_: interrupting(at=4))
+    path = max(out.glob("checkpoints/step-*")) / "state.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "constraint": {**state["constraint"], "log_mu": 0.0}}))
+    with pytest.raises(GossamerError, match="of another version of gossamer"):
+        sparsify(model, text, out, resume=True)
 
 
 def interrupting(at: int) -> Callable[[int, dict[str, float]], None]:
@@ -476,6 +488,29 @@ def test_an_end_above_the_bound_is_said_and_can_go_on(
     assert "--steps 12 " in card
     assert "made longer with `--resume`: `--steps 16`." in card
     assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_controlled_is_what_is_judged(text: Path, tmp_path: Path, own: bool) -> None:
+    """The loss above the base model's; on text of its own the KL, which is the same but for noise."""
+    model = replace(wrapped("llama"), first_token=1)
+    options: dict[str, Any] = {"bias": -1.0, "margin": 5.0, "distill": True, "steps": 1, "every": 1}
+    sparsify(model, "self" if own else text, tmp_path / "out", **options)
+    row = next(row for row in map(json.loads, (tmp_path / "out" / "log.jsonl").open()) if "excess" in row)
+    settings = Settings(**{**QUICK, **options, "match": MATCH})
+    student = Student(model, settings)
+    student.install_gates(settings)
+    shape: dict[str, Any] = {"block": 16, "held_out": 8, "seed": 0}
+    ids = (
+        sampled.SampledBlocks(model, student.base, **shape) if own else TextBlocks(documents(str(text)), model, **shape)
+    ).take(4)
+    with torch.no_grad():
+        log_p = student.hf(ids).logits[:, :-1].log_softmax(-1)
+        log_q = model.hf(ids).logits[:, :-1].log_softmax(-1)
+    kl = (log_q.exp() * (log_q - log_p)).sum(-1).mean()
+    loss = (log_q - log_p).gather(-1, ids[:, 1:, None]).mean()
+    assert abs(kl - loss) > 1e-3
+    assert row["excess"] == pytest.approx(float(kl if own else loss), abs=1e-5)
 
 
 def test_less_held_out_text_than_asked_for_is_said(model: Model, text: Path, tmp_path: Path) -> None:

@@ -79,12 +79,16 @@ class Trainer:
     def restore(self) -> None:
         """Go on from the last checkpoint."""
         weights, optimiser, state = self.checkpoints.last()
+        try:
+            self.progress, self.constraint = Progress(**state["progress"]), Constraint(**state["constraint"])
+        except TypeError as error:
+            raise GossamerError(
+                f"the checkpoints in {self.out} are of another version of gossamer ({error}): --force begins anew"
+            ) from error
+        if self.settings.steps not in self.progress.lengths[-1:]:
+            self.progress.lengths.append(self.settings.steps)
         self.student.load(weights)
         unflatten(self.optimiser.optimizer, optimiser, state["optimiser"])
-        self.progress = Progress(**state["progress"])
-        if self.settings.steps != self.progress.lengths[-1]:
-            self.progress.lengths.append(self.settings.steps)
-        self.constraint = Constraint(**state["constraint"])
         self.blocks.restore(state["blocks"])
         if (self.out / LOG).exists():
             rows = [json.loads(line) for line in (self.out / LOG).read_text(encoding="utf-8").splitlines()]
