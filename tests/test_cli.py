@@ -229,6 +229,29 @@ def test_tasks_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("[") >= 4
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_is_one_line(tmp_path: Path, late: bool) -> None:
+    """At any moment; exit code 1 would say that no evaluation met the bound."""
+    out = tmp_path / "run"
+    command = [
+        *(sys.executable, "-m", "gossamer.cli", "sparsify", "bundled:gpt2", "--data", "bundled", "--block", "16"),
+        *("--held-out", "2", "--batch", "2", "--lr", "1e-4", "--steps", "100000", "--every", "10", "--out", str(out)),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    if late:
+        while not list(out.glob("checkpoints/step-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    else:
+        time.sleep(2)  # while torch is imported
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    # What the shell shows as 130: so we exit, or so Python ends itself if the signal came in the midst of an import.
+    assert process.returncode in (130, -signal.SIGINT), said
+    assert said.strip().splitlines()[-1].startswith("gossamer: interrupted; the same command goes on from here")
+    assert "Traceback" not in said
+
+
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     """Killed in the middle, the same command finishes; another command is told so."""
     out = tmp_path / "run"

@@ -37,8 +37,10 @@ def write_folder(path: Path, write: Callable[[Path], object]) -> None:
     temporary.mkdir(parents=True)
     try:
         write(temporary)
-        for file in filter(Path.is_file, temporary.rglob("*")):  # a power cut must not leave empty files
-            with file.open("rb") as opened:
+        plain = temporary.stat().st_mode & 0o666  # what the user lets others do; safetensors keeps files to oneself
+        for file in filter(Path.is_file, temporary.rglob("*")):
+            file.chmod(plain)
+            with file.open("rb") as opened:  # a power cut must not leave empty files
                 os.fsync(opened.fileno())
         if path.exists():
             shutil.rmtree(path)

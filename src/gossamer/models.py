@@ -24,7 +24,7 @@ from transformers.utils import logging as hf_logging
 
 from gossamer.attention import gating
 from gossamer.attention.check import check_attention
-from gossamer.attention.function import NAME
+from gossamer.attention.function import NAME, refuse_ungated
 from gossamer.attention.passes import Layer
 from gossamer.errors import GossamerError
 
@@ -142,7 +142,8 @@ def load(
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps", or "spread" (over all GPUs).
         dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16" or "float16".
         revision: a branch, tag or commit of a hub model.
-        first_token: "auto" (prepended where the model was trained with one), "none", or the token itself.
+        first_token: "auto" (prepended where the model was trained with one, as its sparse twin was post-trained),
+            "none", or the token itself.
         trust_remote_code: run code that comes with the model. Only for models whose code you have read.
 
     Raises:
@@ -183,7 +184,7 @@ def from_files(
         base = section["base"] if section.get("adapter") else None  # only adapters are here, the weights elsewhere
         weights = {**files_of(name), **common}
         if base is not None:
-            weights |= {**files_of(base["name"]), "revision": base["revision"]}
+            weights |= {**files_of(str(find_folder(base["name"]) or base["name"])), "revision": base["revision"]}
             name_of = f"{base['name']!r}, the base of the adapters in {name!r},"
         tokenizer = AutoTokenizer.from_pretrained(**files_of(name), config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -319,10 +320,13 @@ def wrap(
     if section is not None and not gating.gates(hf):
         bias, renormalise = gating.from_config(section, len(layers), n_heads, name)
         gating.install([layer.attention for layer in layers], bias, renormalise=renormalise)
+        for layer in layers:
+            layer.attention.register_forward_pre_hook(refuse_ungated)
     if gating.gates(hf):
-        hf.set_attn_implementation(
-            NAME
-        )  # and so it stays, so that the model is sparse outside of Gossamer's passes too
+        # And so it stays, so that the model is sparse outside of Gossamer's passes too.
+        hf.set_attn_implementation(NAME)
+    if first_token == "auto" and section is not None:
+        first_token = section.get("first_token", "auto")
     return Model(
         hf=hf,
         tokenizer=tokenizer,

@@ -74,10 +74,10 @@ def describe_sparse(
         table.add_row(name, Text(value))
     screen.print(table)
     if by_head and "edges_by_head" in result:
-        heads = Table("edges open", *(f"H{head}" for head in range(len(result["edges_by_head"][0]))), box=None)
+        note("edges open by head, in percent")
         for layer, shares in enumerate(result["edges_by_head"]):
-            heads.add_row(f"L{layer}", *(f"{share:.2%}" for share in shares))
-        screen.print(heads)
+            # A line that is too long for the screen is broken, not cut.
+            note(f"L{layer:<3}" + " ".join(f"H{head} {100 * share:.3g}" for head, share in enumerate(shares)))
 
 
 def describe_multipliers(table: Sequence[Multiplier]) -> None:
@@ -146,8 +146,8 @@ def progress_bar() -> Iterator[Any]:
 
 
 @contextmanager
-def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
-    """Bars for preparing, and one for training that shows where it stands."""
+def training_bar(steps: int, *, gates: bool = True) -> Iterator[tuple[Any, Any]]:
+    """Bars for preparing, and one for training that shows where it stands; without gates there is no bound."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -165,19 +165,20 @@ def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
             bars.update(stages[stage], completed=done, total=total, visible=done < total)
 
         def report(tau: float, base: float) -> Callable[[int, dict[str, float]], None]:
-            task = bars.add_task("training", total=steps, state=f"base {base:.4f} tau {tau:.4f}")
+            bound = f" tau {tau:.4f}" if gates else ""
+            task = bars.add_task("training", total=steps, state=f"base {base:.4f}{bound}")
             shown: dict[str, str] = {}
 
             def step(number: int, values: dict[str, float]) -> None:
                 if "held_out_loss" in values:
-                    shown["loss"] = f"loss {values['held_out_loss']:.4f}/{tau:.4f} edges {values['edges']:.2%}"
+                    loss, edges = values["held_out_loss"], values["edges"]
+                    shown["loss"] = f"loss {loss:.4f}" + (f"/{tau:.4f} edges {edges:.2%}" if gates else "")
                     if first:
-                        note(
-                            f"step {number}: held-out loss {values['held_out_loss']:.4f} (tau {tau:.4f}), edges open "
-                            f"{values['edges']:.3%}"
-                        )
+                        left = f" (tau {tau:.4f}), edges open {edges:.3%}" if gates else f" (base model {base:.4f})"
+                        note(f"step {number}: held-out loss {loss:.4f}{left}")
                 else:
-                    shown["step"] = f"λ {values['lambda']:.3g} {values['tokens_per_second']:.0f} tok/s"
+                    speed = f"{values['tokens_per_second']:.0f} tok/s"
+                    shown["step"] = f"λ {values['lambda']:.3g} {speed}" if gates else speed
                 bars.update(task, completed=number, state=" ".join(shown.values()))
 
             return step

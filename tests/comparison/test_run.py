@@ -24,6 +24,7 @@ from gossamer.errors import GossamerError
 from gossamer.figures.grid import visible_cells
 from gossamer.figures.panels import multiplier_text
 from gossamer.files import only_process
+from gossamer.models import find_folder
 from tests.test_cli import call, refused
 
 FIGURES = [*MEASURES, "grid_induction"]
@@ -280,6 +281,29 @@ def test_figures_wait_for_a_run(
     out = Path(shutil.copytree(finished[0], tmp_path / "run"))
     with only_process(out / "lock", out):
         assert "another process" in refused(capsys, "figures", str(out))
+
+
+def test_models_that_are_swapped_are_doubted_and_begin_alike(tmp_path: Path) -> None:
+    """A sparse model that was post-trained with a first token of its own is compared with it on both sides."""
+    folder = find_folder("bundled:gpt2-sparse")
+    assert folder is not None
+    sparse = shutil.copytree(folder, tmp_path / "sparse")
+    config = json.loads((sparse / "config.json").read_text())
+    config["gossamer"]["first_token"] = "."
+    (sparse / "config.json").write_text(json.dumps(config))
+    few: dict[str, Any] = {"prompts": 4, "sizes": "few", "controls": False}
+    right = compare([Panel("ioi", "bundled:gpt2", str(sparse))], tmp_path / "right", **few)
+    assert not [doubt for doubt in right[0].doubts if "gates" in doubt]
+    for side in ("dense", "sparse"):
+        summary = Stored.read(tmp_path / "right" / "panels" / "ioi" / side / "heads_sentence").summary
+        assert summary["model"]["first_token"] == "."
+    swapped = compare([Panel("ioi", str(sparse), "bundled:gpt2")], tmp_path / "swapped", **few, loading={})
+    doubts = " ".join(swapped[0].doubts)
+    assert f"dense: {sparse} has gates" in doubts
+    assert "sparse: bundled:gpt2 has no gates" in doubts
+    panels = [Panel("ioi", "bundled:gpt2", name) for name in (str(sparse), "bundled:gpt2-sparse")]
+    with pytest.raises(GossamerError, match="different first tokens"):
+        compare(panels, tmp_path / "both", **few)
 
 
 def test_one_prompt_is_doubted() -> None:

@@ -77,7 +77,10 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path
 
 
 def sparsify(model: Model, text: Path | str, out: Path, **more: Any) -> dict[str, Any]:
-    return gossamer.sparsify(model, str(text), out, **{**QUICK, **more})
+    settings = {**QUICK, **more}
+    if "tau" in more:
+        del settings["margin"]
+    return gossamer.sparsify(model, str(text), out, **settings)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -170,9 +173,19 @@ def test_only_gossamer_opens_the_folder(finished: tuple[Path, dict[str, Any]], m
     sparse = gossamer.load(out)
     assert sparse.sparse
     assert sparse.describe()["sparse"]
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
     assert sparse.fingerprint() != model.fingerprint()
     rewrapped = gossamer.wrap(bare, model.tokenizer)
     torch.testing.assert_close(rewrapped.hf(ids).logits, sparse.hf(ids).logits)
+    for dense in ("eager", "sdpa"):  # the gates are in the model, but another attention does not ask for them
+        sparse.hf.set_attn_implementation(dense)
+        with pytest.raises(GossamerError, match="without its gates"):
+            sparse.hf(ids)
+        copied: Any = copy.deepcopy(sparse.hf)
+        with pytest.raises(GossamerError, match="without its gates"):
+            copied(ids)
+    again = gossamer.wrap(sparse.hf, model.tokenizer)
+    torch.testing.assert_close(again.hf(ids).logits, rewrapped.hf(ids).logits)
 
 
 def test_circuits_of_a_sparse_model(finished: tuple[Path, dict[str, Any]]) -> None:
@@ -258,6 +271,27 @@ def test_a_checkpoint_of_another_version_is_refused(model: Model, text: Path, tm
     path.write_text(json.dumps({**state, "constraint": {**state["constraint"], "log_mu": 0.0}}))
     with pytest.raises(GossamerError, match="of another version of gossamer"):
         sparsify(model, text, out, resume=True)
+    path.write_text("{}")
+    with pytest.raises(GossamerError, match=r"can't be read \(state\.json has no blocks\)"):
+        sparsify(model, text, out, resume=True)
+    path.write_text(json.dumps(state))
+    log = (out / "log.jsonl").read_text()
+    (out / "log.jsonl").write_text(log[:-5])
+    with pytest.raises(GossamerError, match=r"log\.jsonl can't be read"):
+        sparsify(model, text, out, resume=True)
+    (out / "log.jsonl").write_text(log)
+    request = out / "checkpoints" / "request.json"
+    asked = request.read_text()
+    request.write_text(asked[:-5])
+    with pytest.raises(GossamerError, match=r"request\.json can't be read"):
+        sparsify(model, text, out, resume=True)
+    request.write_text(asked)
+    for best in out.glob("checkpoints/best-*/weights.safetensors"):
+        best.write_bytes(b"")
+    with pytest.raises(GossamerError, match=r"weights\.safetensors can't be read"):
+        sparsify(model, text, out, resume=True)
+    request.write_text("")
+    assert sparsify(model, text, out, force=True)["kept_step"] >= 0
 
 
 def interrupting(at: int) -> Callable[[int, dict[str, float]], None]:
@@ -337,6 +371,7 @@ def test_without_a_penalty_a_model_is_only_fine_tuned(
     assert not tuned.sparse
     assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "gpt2"  # nothing of ours in it
     assert "no penalty" in (out / "README.md").read_text()
+    assert gossamer.evaluate(tuned, model, str(text), held_out=8)["block"] == 16  # as it was trained
     if lora is not None:
         return
     # The literal twin: plain AdamW on the model's own loss, over the same blocks.
@@ -367,7 +402,11 @@ def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
     assert result["settings"]["distill"]
     assert result["settings"]["match"] == MATCH
     assert result["loading"] == {"first_token": model.tokenizer.convert_ids_to_tokens(1)}
-    assert gossamer.load(tmp_path / "out", first_token="none").sparse
+    assert gossamer.load(tmp_path / "out", first_token="none").first_token is None
+    sparse = gossamer.load(tmp_path / "out")
+    assert sparse.first_token == 1  # as it was trained
+    other = replace(model, first_token=2)
+    assert "first token" in gossamer.evaluate(sparse, other, "self", held_out=2)["warnings"][0]
 
 
 def test_own_text_with_no_penalty_is_trained_on_as_text(tmp_path: Path) -> None:
@@ -394,6 +433,17 @@ def test_adapters(model_folder: Path, text: Path, tmp_path: Path, merge: bool, d
     assert again["base_loss"] == pytest.approx(result["base_loss"], abs=1e-5)
     with pytest.raises(ValueError, match="gossamer-gpt2"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+
+def test_adapters_of_a_bundled_model(tmp_path: Path) -> None:
+    few = {"lora": 2, "steps": 2, "every": 2, "bias": 1e4, "lr": 1e-6}
+    sparsify(gossamer.load("bundled:gpt2"), "bundled", tmp_path / "out", **few)
+    assert gossamer.load(tmp_path / "out").sparse
+    assert not (tmp_path / "out" / "adapter" / "README.md").exists()
+    with pytest.raises(GossamerError, match="give --merge too"):
+        sparsify(gossamer.load("bundled:induction"), "self", tmp_path / "other", **few)
+    with pytest.raises(GossamerError, match="--lora 1000: 'bundled:gpt2' is 128 wide"):
+        sparsify(gossamer.load("bundled:gpt2"), "bundled", tmp_path / "other", **{**few, "lora": 1000})
 
 
 def test_adapters_are_of_one_base_only(model_folder: Path, text: Path, tmp_path: Path) -> None:
@@ -433,8 +483,10 @@ def test_a_failed_replacement_leaves_no_old_model(model: Model, text: Path, tmp_
 def test_another_base_is_noticed(finished: tuple[Path, dict[str, Any]], model: Model, text: Path) -> None:
     sparse = gossamer.load(finished[0])
     other = replace(model, hf=random_model("gpt2", vocabulary=model.vocabulary, seed=5), name="other")
-    assert gossamer.evaluate(sparse, model, str(text))["warnings"] == []
-    assert "not those of other" in gossamer.evaluate(sparse, other, str(text))["warnings"][0]
+    assert gossamer.evaluate(sparse, model, str(text), held_out=8)["warnings"] == []
+    assert "not those of other" in gossamer.evaluate(sparse, other, str(text), held_out=8)["warnings"][0]
+    assert "is sparse itself" in gossamer.evaluate(model, sparse, str(text), block=16, held_out=8)["warnings"][0]
+    assert "not the 999 of" in gossamer.evaluate(sparse, model, str(text), held_out=999)["warnings"][0]
 
 
 def test_names_stay_in_their_place_on_the_card(model: Model, text: Path, tmp_path: Path) -> None:
@@ -578,6 +630,8 @@ def test_other_settings_are_refused(model: Model, text: Path, tmp_path: Path) ->
         sparsify(model, text, out, resume=True, **{**stuck, "steps": 8})
     with pytest.raises(GossamerError, match="--data"):
         sparsify(model, "self", out, resume=True, **stuck)
+    with pytest.raises(GossamerError, match=r"\(the model's first_token None then, '\S+' now\)"):
+        sparsify(replace(model, first_token=1), text, out, resume=True, **stuck)
     with pytest.raises(GossamerError, match="--resume goes on"):
         sparsify(model, text, out, **stuck)
     sparsify(model, text, out, force=True)
@@ -618,6 +672,10 @@ def test_bad_input_is_one_line(
     assert "--match -1.0: give at least 0" in said("--match", "-1")
     assert "--match with --no-penalty" in said("--match", "1", "--no-penalty")
     assert "--distill with --no-penalty" in said("--distill", "--no-penalty")
+    for option in (["--bias", "3"], ["--noise", "1"], ["--renormalise"], ["--fix-bias"], ["--slack", "2"]):
+        assert f"{option[0]} with --no-penalty" in said(*option, "--no-penalty")
+    assert "--tau 2 and --margin 0.02 are two bounds" in said("--tau", "2")
+    assert "--lr inf: give a finite number" in said("--lr", "inf")
     assert "no such file" in said(data=str(tmp_path / "none.txt"))
     (tmp_path / "empty.txt").touch()
     assert "is empty" in said(data=str(tmp_path / "empty.txt"))
@@ -636,7 +694,9 @@ def test_evaluate_on_the_command_line(
     assert printed["loss"] == pytest.approx(result["evaluation"]["loss"])
     assert printed["edges"] == pytest.approx(result["evaluation"]["edges"])
     assert printed["block"] == 16
-    assert "edges open" in captured.err
+    assert "edges open by head" in captured.err
+    assert " H1 " in captured.err
+    assert "--block 0: give at least 2" in refused(capsys, *command, "--block", "0")
     dense = ["evaluate", str(model_folder), "--against", str(model_folder), "--data", str(text), "--block", "16"]
     assert call(*dense, "--json") == 0
     printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

@@ -57,7 +57,7 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
     watch = Watch()
     try:
         with torch.no_grad():
-            with session(hf, (), implementation="eager") as passes:
+            with session(hf, (), implementation="eager", open=True) as passes:
                 own = passes(ids, mask)
             with session(hf, (), open=True) as passes:
                 ours = passes(ids, mask, probe=watch)
@@ -98,7 +98,7 @@ def logit_tolerance(
         return 1e-4 * scale
     noise = 0.0
     if hf._supports_sdpa:
-        with session(hf, (), implementation="sdpa") as passes:
+        with session(hf, (), implementation="sdpa", open=True) as passes:
             noise = gap(passes(ids, mask), own)
     return min(max(0.1 * scale, 3 * noise), 0.5 * scale)
 

@@ -238,6 +238,16 @@ def attention(
     return z.transpose(1, 2).contiguous(), None
 
 
+def refuse_ungated(module: nn.Module, _arguments: Any) -> None:
+    """Before a layer with a gate runs: another attention would run it dense without a word."""
+    chosen = getattr(getattr(module, "config", None), "_attn_implementation", NAME)
+    if chosen != NAME and hasattr(module, ATTRIBUTE) and not _current.get().open:
+        raise GossamerError(
+            f"this model is sparse, and {chosen!r} attention would run it without its gates: "
+            f"set_attn_implementation({NAME!r}) puts them back"
+        )
+
+
 def mask(*args: Any, **kwargs: Any) -> Tensor:
     """The mask function: always a boolean mask, never skipped, so that `visible` is known in every layer."""
     kwargs.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)

@@ -46,6 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. What the user can mend is one line on standard error and exit code 2."""
     try:
         app.main(arguments, prog_name="gossamer", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):  # first: click's Abort is a RuntimeError
+        interrupted()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
@@ -65,5 +67,3 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         sys.stderr.write(f"gossamer: out of memory ({' '.join(str(error).split())}): do less at once\n")
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        interrupted()

@@ -118,7 +118,7 @@ def sparsify(
     if dtype == "auto" and options["lora"] is None:
         dtype = "float32"
     loaded = gossamer.load(model, dtype=dtype, **loading)
-    with training_bar(options["steps"]) as (progress, report):
+    with training_bar(options["steps"], gates=options["penalty"]) as (progress, report):
         result = gossamer.sparsify(
             loaded,
             data,
@@ -133,7 +133,8 @@ def sparsify(
         )
     if not result:  # another process speaks
         return
-    describe_sparse(result["evaluation"], out, tau=result["tau"], step=result["kept_step"])
+    bound = result["tau"] if options["penalty"] else None
+    describe_sparse(result["evaluation"], out, tau=bound, step=result["kept_step"])
     for warning in result["warnings"]:
         note(f"warning: {warning}")
     if as_json:
@@ -178,6 +179,8 @@ def evaluate(
     import gossamer
 
     sparse = gossamer.load(model, **loading)
+    if loading["first_token"] == "auto":  # as in training
+        loading["first_token"] = getattr(sparse.hf.config, "gossamer", {}).get("first_token", "auto")
     base = gossamer.load(against, **loading)
     with progress_bar() as progress:
         result = gossamer.evaluate(

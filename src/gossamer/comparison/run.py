@@ -25,6 +25,7 @@ from typing import Any
 
 import pandas as pd
 
+from gossamer.attention import gating
 from gossamer.circuits.circuit import SUMMARY
 from gossamer.comparison import explorer
 from gossamer.comparison.choices import combinations, file_of, measure_choices, write_choices
@@ -37,7 +38,7 @@ from gossamer.comparison.tables import write_controls
 from gossamer.comparison.trained import copy_training, read_training
 from gossamer.errors import GossamerError
 from gossamer.files import only_process, write_text
-from gossamer.models import Model, load
+from gossamer.models import Model, find_folder, load
 from gossamer.tasks import TASKS, Prompts, prompts
 from gossamer.training.settings import differing
 
@@ -131,6 +132,7 @@ def compare(
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, **files_of(panels)}
     with run(folder, asked, force=force):
         prepare()
+        beginnings = first_tokens(panels) if "first_token" not in loaded else {}
         for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
             model: Model | None = None
             for panel, place in zip(panels, names, strict=True):
@@ -138,13 +140,31 @@ def compare(
                     here = folder / "panels" / place
                     if name is None or panel.model(side) != name or finished(here, side, chosen):
                         continue
-                    model = model or load(name, **(loading or {}))
+                    model = model or load(name, **{**(loading or {}), **beginnings.get(name, {})})
                     if side == "tuned":
                         control_tuned(model, prompts_of(model, panel, chosen), here, chosen.settings(), bar)
                     else:
                         find_circuits(model, panel, side, here, chosen, bar)
         copy_training(list(dict.fromkeys(panel.sparse for panel in panels)), folder)
         return summarise(folder)
+
+
+def first_tokens(panels: Sequence[Panel]) -> dict[str, dict[str, str]]:
+    """A sparse model that was post-trained with a first token that was asked for is compared with that one in front of
+    every prompt, in all models of its panel."""
+    found: dict[str, dict[str, str]] = {}
+    for panel in panels:
+        names = [name for name in map(panel.model, ORDER) if name is not None]
+        configs = [read_json(folder / "config.json") or {} for folder in map(find_folder, names) if folder is not None]
+        asked = [config.get(gating.SECTION, {}).get("first_token") for config in configs]
+        told = next(({"first_token": str(token)} for token in asked if token is not None), {})
+        for name in names:
+            if found.setdefault(name, told) != told:
+                raise GossamerError(
+                    f"{name} is compared with models that were post-trained with different first tokens: compare it "
+                    "with one at a time, or give --first-token"
+                )
+    return found
 
 
 def finished(folder: Path, side: str, chosen: Choices) -> bool:
@@ -335,6 +355,10 @@ def summarise(folder: Path) -> list[Multiplier]:
             dense, sparse = result.circuits[measure]
             check_same_prompts(dense, sparse)
             doubts = [f"{side}: {w}" for side, c in zip(SIDES, (dense, sparse)) for w in c.summary["warnings"]]
+            if dense.summary["model"]["sparse"]:
+                doubts.append(f"dense: {result.panel.dense} has gates, it is a sparse model")
+            if not sparse.summary["model"]["sparse"]:
+                doubts.append(f"sparse: {result.panel.sparse} has no gates, it is a dense model")
             if doubt := untrained.get(result.panel.sparse):
                 doubts.append(f"sparse: {doubt}")
             base = bases.get(result.panel.sparse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -25,22 +26,28 @@ def draw_trainings(runs: Sequence[Training]) -> Figure:
         bounds(loss, run.tau, run.base_loss)
         label(loss, "Step", "Loss (nats)")
         loss.set_title(plain(f"Sparse {model_label(run.base)}"), loc="left")
-        edges.plot(at, [row["edges"] for row in run.evaluations], color=colour)
-        edges.set_yscale("log")
-        ticks(edges.yaxis, percent)
+        edges.plot(at, shares(run.evaluations), color=colour)
+        logarithmic(edges, "y", percent)
         label(edges, "Step", "Attention edges open")
         for axes in (loss, edges):
             axes.axvline(run.kept_step, color="0.8", linewidth=0.8, zorder=0)
     return figure
 
 
-def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float) -> Figure:
-    """One run, from the rows of its log."""
+def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float, *, gates: bool = True) -> Figure:
+    """One run, from the rows of its log. Without gates there is only a loss to show."""
     steps = [row for row in log if "expected_edges" in row]
     evaluated = [row for row in log if "held_out_loss" in row]
+    at = [row["step"] for row in evaluated]
+    if not gates:
+        figure = Figure(figsize=(3.6, 2.6), layout="constrained")
+        loss = figure.subplots()
+        loss.plot(at, [row["held_out_loss"] for row in evaluated], color=BLUE, linewidth=1.2, label="held-out loss")
+        loss.axhline(base_loss, color="0.6", linewidth=0.8, linestyle=":", label="base model")
+        label(loss, "Step", "Loss (nats)")
+        return figure
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     (loss, edges), (multiplier, trade) = figure.subplots(2, 2)
-    at = [row["step"] for row in evaluated]
 
     loss.plot(at, [row["held_out_loss"] for row in evaluated], color=BLUE, linewidth=1.2, label="held-out loss")
     if any(row["allowed"] > tau - base_loss + 1e-9 for row in steps):
@@ -56,26 +63,23 @@ def draw_training(log: Sequence[dict[str, Any]], tau: float, base_loss: float) -
         linewidth=0.6,
         label="expected",
     )
-    edges.plot(at, [row["edges"] for row in evaluated], color=BLUE, linewidth=1.2, label="open")
-    edges.set_yscale("log")
-    ticks(edges.yaxis, percent)
+    edges.plot(at, shares(evaluated), color=BLUE, linewidth=1.2, label="open")
+    logarithmic(edges, "y", percent)
     label(edges, "Step", "Attention edges")
 
     multiplier.plot([row["step"] for row in steps], [row["lambda"] for row in steps], color=GREEN, linewidth=1)
-    multiplier.set_yscale("log")
-    ticks(multiplier.yaxis, "{:g}".format)
+    logarithmic(multiplier, "y", "{:g}".format)
     label(multiplier, "Step", "Multiplier λ")
 
     trade.plot(
-        [row["edges"] for row in evaluated],
+        shares(evaluated),
         [row["held_out_loss"] for row in evaluated],
         color=BLUE,
         linewidth=0.8,
         marker=".",
         markersize=3,
     )
-    trade.set_xscale("log")
-    ticks(trade.xaxis, percent)
+    logarithmic(trade, "x", percent)
     bounds(trade, tau, base_loss)
     label(trade, "Attention edges open", "Held-out loss (nats)")
     return figure
@@ -91,6 +95,18 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=1)  # over the line of what was kept
+
+
+def shares(rows: Sequence[dict[str, Any]]) -> list[float]:
+    """Of open edges; none at all has no place on a logarithmic axis."""
+    return [row["edges"] or float("nan") for row in rows]
+
+
+def logarithmic(axes: Axes, which: str, text: Callable[[float], str]) -> None:
+    """Make the axis of what was drawn logarithmic, unless all of it is 0."""
+    if any((np.asarray(getattr(line, f"get_{which}data")()) > 0).any() for line in axes.lines):
+        axes.set(**{f"{which}scale": "log"})
+        ticks(getattr(axes, f"{which}axis"), text)
 
 
 def ticks(axis: Axis, text: Callable[[float], str]) -> None:

@@ -120,6 +120,11 @@ class TextBlocks(Blocks):
             if len(ids) >= wanted * self.width:
                 break
         blocks = min(wanted, len(ids) // self.width)
+        if not ids:
+            raise GossamerError(
+                f"--data {self.source.name} is too short: every tenth document is held out, or every tenth {PIECE:,} "
+                "characters of a longer one, and it has fewer than ten; give more text"
+            )
         if blocks == 0:
             raise GossamerError(
                 f"--data {self.source.name} is too short: a tenth of it, {len(ids)} tokens, is held out, and that does "
@@ -139,7 +144,7 @@ class TextBlocks(Blocks):
                 break
             ids += more
         blocks = len(ids) // self.width
-        if blocks == 0 and after["epoch"] > start["epoch"] and start["document"] == 0:
+        if blocks == 0 and after["epoch"] > start["epoch"] and start["piece"] == 0:  # all of the text
             raise GossamerError(
                 f"--data {self.source.name} is too short: {len(ids)} tokens are left to train on, a block takes "
                 f"{self.block}; give more text, or a smaller --block"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -57,6 +57,15 @@ class Checkpoints:
     def load_best(self, name: str) -> dict[str, Tensor]:
         return load_file(self.folder / name / "weights.safetensors")
 
+    def check_best(self, name: str) -> None:
+        """A run that could not end needn't go on."""
+        path = self.folder / name / "weights.safetensors"
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise GossamerError(f"{path} can't be read ({error}): the run can't go on, --force begins anew") from error
+
     def save_held_out(self, blocks: Tensor) -> None:
         write_whole(self.folder / HELD_OUT, lambda path: save_file({"blocks": blocks}, path))
 
@@ -90,6 +99,8 @@ class Checkpoints:
 
 def read_state(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if missing := {"lr", "progress", "constraint", "blocks", "optimiser"} - state.keys():
+        raise ValueError(f"state.json has no {sorted(missing)[0]}")
     return state
 
 

@@ -72,17 +72,14 @@ def from_file(path: Path, column: str) -> Documents:
             raise GossamerError(f"--data {path} can't be read: {' '.join(str(error).split())[:200]}") from error
 
     with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(2**20)).hexdigest()[:16]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return Documents(str(path), f"{path.name} {path.stat().st_size} {digest} {column}", documents)
 
 
 def lines(path: Path) -> Iterator[str]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            yield from file
-    else:
-        with path.open(encoding="utf-8") as file:
-            yield from file
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig") as file:  # some editors begin a file with a mark
+        yield from file
 
 
 def text_documents(path: Path, _column: str) -> Iterator[str]:

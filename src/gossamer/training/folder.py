@@ -1,7 +1,8 @@
 """The sparse model as a transformers folder, which only `gossamer.load` opens.
 
 transformers alone would run it dense without a word. So `config.json` names a model type that it does not know and an
-attention that it does not have: the auto classes refuse, and so does the model's own class.
+attention that it does not have: the auto classes refuse, and so does the model's own class unless it is told to take
+another attention.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ RESULT = "sparsify.json"
 CARD = "README.md"
 
 
-def write_model(student: Student, out: Path, settings: Settings, base: dict[str, Any]) -> None:
+def write_model(
+    student: Student, out: Path, settings: Settings, base: dict[str, Any], first_token: str | None = None
+) -> None:
     """Write the weights, tokenizer and configuration into `out`, the configuration last: without it nothing loads.
 
     base: what describes the base model; adapters are of use with it only.
+    first_token: the one that was asked for, where it is not the model's own.
     """
     place = Path(base["name"]).expanduser()
     section: dict[str, Any] = {
@@ -39,6 +43,7 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
             **{key: base[key] for key in ("revision", "weights", "dtype")},
         },
         "adapter": student.peft is not None and not settings.merge and settings.penalty,
+        **({} if first_token is None else {"first_token": first_token}),
     }
     gating.remove(student.hf)
     adapters = section["adapter"]
@@ -48,6 +53,7 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
         student.model.tokenizer.save_pretrained(folder)
         if adapters:
             student.peft.save_pretrained(folder / "adapter")
+            (folder / "adapter" / CARD).unlink(missing_ok=True)  # an empty form
             hf.config.save_pretrained(folder)
         else:
             hf.save_pretrained(folder)
@@ -66,6 +72,8 @@ def write_model(student: Student, out: Path, settings: Settings, base: dict[str,
             shutil.rmtree(out / path.name)
         os.replace(path, out / path.name)
     ready.rmdir()
+    if not adapters and (out / "adapter").exists():  # merged after all
+        shutil.rmtree(out / "adapter")
 
 
 def write_card(out: Path, result: dict[str, Any]) -> None:
@@ -128,7 +136,7 @@ of {e["loss"]:.4f} nats a token on held-out text (base model {e["base_loss"]:.4f
     import gossamer
     model = gossamer.load("this folder")      # model.hf is the transformers model with its gates
 
-transformers alone refuses this folder, because it would run the model without its gates."""
+transformers' auto classes refuse this folder, because they would run the model without its gates."""
     rows = f"""| edges open, gates decided | {e["edges"]:.4%} |
 | without edges to the first token | {e["edges_without_first"]:.4%} |
 | without the diagonal too | {e["edges_without_first_and_diagonal"]:.4%} |

@@ -15,12 +15,13 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from torch import Tensor
 
 from gossamer.attention import gating
 from gossamer.bundled import mix_of
 from gossamer.errors import GossamerError
 from gossamer.files import only_process, write_text
-from gossamer.models import Model, find_first_token, load
+from gossamer.models import BUNDLED, Model, find_first_token, find_folder, load
 from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
 from gossamer.training.documents import bundled as bundled_documents
@@ -164,6 +165,9 @@ def resolve(settings: Settings, model: Model) -> Settings:
     block = settings.block or min(context or LONGEST_BLOCK, LONGEST_BLOCK)
     if context is not None and block > context:
         raise GossamerError(f"--block {block}: {model.name!r} takes {context} tokens at most")
+    adapters = settings.lora is not None and settings.penalty and not settings.merge
+    if adapters and model.name.startswith(BUNDLED) and find_folder(model.name) is None:
+        raise GossamerError(f"--lora: {model.name} has no files to load its adapters onto; give --merge too")
     distill = settings.penalty if settings.distill is None else settings.distill
     match = (MATCH if distill else 0.0) if settings.match is None else settings.match
     return replace(settings, block=block, distill=distill, match=match)
@@ -231,10 +235,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a sparse model against its base on the held-out part of `data`, in blocks as in its training run."""
     section = getattr(model.hf.config, gating.SECTION, {})
-    chosen = resolve(Settings(block=block or section.get("block"), held_out=held_out, batch=batch, seed=seed), base)
+    if block is None:
+        block = section.get("block") or trained_block(model.name)
+    chosen = resolve(Settings(block=block, held_out=held_out, batch=batch, seed=seed), base)
     blocks = open_data(data, base, nullcontext, chosen, column, progress)
     result = measure(model, base, blocks.held_out, batch=batch, progress=progress)
-    warnings = []
+    warnings = fewer(blocks.held_out, chosen)
+    if base.sparse:
+        warnings.append(f"{base.name} is sparse itself: what is told of the base model is that of its gates")
+    if model.first_token != base.first_token:
+        tokens = [told.describe()["first_token"] for told in (base, model)]
+        warnings.append(f"{base.name}'s first token {tokens[0]} was taken, {model.name} has {tokens[1]}")
     known = section.get("base", {})
     if known.get("dtype") == base.describe()["dtype"] and known.get("weights") != base.fingerprint():
         warnings.append(f"{model.name} was made from {known.get('name')}, whose weights are not those of {base.name}")
@@ -256,7 +267,7 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
     from gossamer.figures.training import draw_training
 
     out, settings, best = trainer.out, trainer.settings, trainer.progress.best
-    save(lambda: draw_training(trainer.log, trainer.tau, trainer.base_loss), out / PLOT)
+    save(lambda: draw_training(trainer.log, trainer.tau, trainer.base_loss, gates=settings.penalty), out / PLOT)
     if not best:
         lowest = min(row["held_out_loss"] for row in trainer.log if "held_out_loss" in row)
         raise NotFeasible(
@@ -266,7 +277,8 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         )
     student, held_out = trainer.student, trainer.blocks.held_out
     student.load(trainer.checkpoints.load_best(best["name"]))
-    write_model(student, out, settings, model)
+    loading = unusual(student.model, column)
+    write_model(student, out, settings, model, loading.get("first_token"))
     student.release()
     base = student.model
     sparse = load(out, device=str(base.device), dtype=model["dtype"])
@@ -280,9 +292,7 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         )
     last = next(row for row in reversed(trainer.log) if "held_out_loss" in row)
     missed = settings.penalty and not last["feasible"]
-    warnings = []
-    if len(held_out) < settings.held_out:
-        warnings.append(f"the text holds out {len(held_out)} blocks, not the {settings.held_out} of --held-out")
+    warnings = fewer(held_out, settings)
     if missed:
         warnings.append(
             f"the run ended above the bound, with {last['edges']:.3%} of edges at a loss of "
@@ -293,7 +303,7 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         "model": model,
         "data": data,
         "data_identity": trainer.blocks.identity,
-        "loading": unusual(base, column),
+        "loading": loading,
         "settings": asdict(settings),
         "tau": trainer.tau,
         "base_loss": trainer.base_loss,
@@ -309,6 +319,22 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
     if not missed:
         trainer.checkpoints.remove()
     return result
+
+
+def fewer(held_out: Tensor, settings: Settings) -> list[str]:
+    if len(held_out) == settings.held_out:
+        return []
+    return [f"the text holds out {len(held_out)} blocks, not the {settings.held_out} of --held-out"]
+
+
+def trained_block(name: str) -> int | None:
+    """The block that a model of ours without gates was trained with."""
+    folder = find_folder(name)
+    try:
+        block = json.loads((folder / RESULT).read_text(encoding="utf-8"))["settings"]["block"] if folder else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return block if isinstance(block, int) else None
 
 
 def unusual(model: Model, column: str) -> dict[str, str]:
@@ -329,11 +355,13 @@ def versions() -> dict[str, str]:
 
 
 def read_request(out: Path) -> dict[str, Any] | None:
+    """What the run in the folder was asked; nothing, if that can't be read."""
+    path = out / FOLDER / REQUEST
     try:
-        request = json.loads((out / FOLDER / REQUEST).read_text(encoding="utf-8"))
+        request = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except (OSError, ValueError):
-        return None
-    return request if isinstance(request, dict) else None
+        return {}
+    return request if request is None or isinstance(request, dict) else {}
 
 
 def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force: bool) -> None:
@@ -343,7 +371,7 @@ def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force
         return
     finished = (out / RESULT).exists()
     if resume and finished:
-        raise GossamerError(f"{out} holds a finished run: there is nothing to resume")
+        raise GossamerError(f"{out} holds a finished run that met its bound: there is nothing to resume")
     if force and (finished or begun is not None):
         return
     if finished:
@@ -356,11 +384,15 @@ def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force
 
 def refuse_others(begun: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
     """A run goes on with the same settings only; but it may be made longer, and its adapters merged or not."""
-    odd = [key for key in differing(begun, asked) if key not in ("steps", "merge")]
-    if asked["steps"] < begun["steps"]:
+    if not begun.keys() >= asked.keys():
+        raise GossamerError(f"{out / FOLDER / REQUEST} can't be read, or is of another version: --force begins anew")
+    before, now = ({**request, **request["model"]} for request in (begun, asked))
+    odd = [key for key in differing(before, now) if key not in ("steps", "merge", "model")]
+    if now["steps"] < before["steps"]:
         odd.append("steps")
     if odd:
-        told = ", ".join(f"{option(key)} {begun.get(key)!r} then, {asked.get(key)!r} now" for key in odd)
+        names = {key: f"the model's {key}" if key in asked["model"] else option(key) for key in odd}
+        told = ", ".join(f"{names[key]} {before.get(key)!r} then, {now.get(key)!r} now" for key in odd)
         raise GossamerError(f"{out} holds a run with other settings ({told}): give the same, or another folder")
 
 

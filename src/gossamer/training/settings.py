@@ -14,6 +14,7 @@ DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 MATCH = 0.95  # of the objective, with distillation
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
+OF_GATES = ("bias", "learn_bias", "noise", "renormalise", "slack", "slack_ends", "aim", "dual_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,9 @@ class Settings:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not math.isfinite(value) or value < bound or (excluded and value == bound):
+            if not math.isfinite(value):
+                raise GossamerError(f"{option(name)} {value}: give a finite number")
+            if value < bound or (excluded and value == bound):
                 raise GossamerError(f"{option(name)} {value}: give {'more than' if excluded else 'at least'} {bound}")
         for name, most in {
             "margin": 100,
@@ -110,8 +113,12 @@ class Settings:
         ):
             if getattr(self, name) not in choices:
                 raise GossamerError(f"unknown {option(name)} {getattr(self, name)!r}: choose {', '.join(choices)}")
-        if not self.penalty and self.bias is not None:
-            raise GossamerError(f"--bias {self.bias:g} with --no-penalty: there are no gates to start, leave out one")
+        if self.tau is not None and self.margin != Settings.margin:
+            raise GossamerError(f"--tau {self.tau:g} and --margin {self.margin:g} are two bounds: leave out one")
+        for name in OF_GATES if not self.penalty else ():
+            if getattr(self, name) != getattr(Settings, name):
+                flag = "--fix-bias" if name == "learn_bias" else option(name)
+                raise GossamerError(f"{flag} with --no-penalty: there are no gates, leave out one")
         if not self.penalty and self.distill:
             raise GossamerError("--distill with --no-penalty: KL to the base model is 0 from the start, leave out one")
         if not self.penalty and self.match:

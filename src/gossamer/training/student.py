@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from gossamer.attention import gating
 from gossamer.attention.function import NAME, AttentionCall, probing
@@ -43,8 +44,16 @@ class Student:
         else:
             from peft import LoraConfig, get_peft_model
 
-            rank = settings.lora
-            config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+            rank, width = settings.lora, model.hf.config.get_text_config().hidden_size
+            if rank > width:
+                raise GossamerError(f"--lora {rank}: {model.name!r} is {width} wide, give at most that")
+            config = LoraConfig(
+                r=rank,
+                lora_alpha=2 * rank,
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+                fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.hf.modules()),
+            )
             torch.manual_seed(settings.seed)  # adapters start at random
             self.peft = get_peft_model(model.hf, config)
             self.hf = model.hf

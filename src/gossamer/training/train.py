@@ -87,11 +87,16 @@ class Trainer:
             ) from error
         if self.settings.steps not in self.progress.lengths[-1:]:
             self.progress.lengths.append(self.settings.steps)
+        if best := self.progress.best:
+            self.checkpoints.check_best(best["name"])
         self.student.load(weights)
         unflatten(self.optimiser.optimizer, optimiser, state["optimiser"])
         self.blocks.restore(state["blocks"])
         if (self.out / LOG).exists():
-            rows = [json.loads(line) for line in (self.out / LOG).read_text(encoding="utf-8").splitlines()]
+            try:
+                rows = [json.loads(line) for line in (self.out / LOG).read_text(encoding="utf-8").splitlines()]
+            except ValueError as error:
+                raise GossamerError(f"{self.out / LOG} can't be read ({error}): --force begins anew") from error
             self.log = [row for row in rows if row["step"] <= self.progress.step]
 
     def train(self) -> None:
