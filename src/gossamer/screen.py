@@ -77,7 +77,7 @@ def describe_sparse(
         note("edges open by head, in percent")
         for layer, shares in enumerate(result["edges_by_head"]):
             # A line that is too long for the screen is broken, not cut.
-            note(f"L{layer:<3}" + " ".join(f"H{head} {100 * share:.3g}" for head, share in enumerate(shares)))
+            note(f"L{layer:<3}" + " ".join(f"H{head}={100 * share:.3g}" for head, share in enumerate(shares)))
 
 
 def describe_multipliers(table: Sequence[Multiplier]) -> None:
