@@ -20,7 +20,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside `path`, then put it in place: the file is there whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        usual = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(usual)  # safetensors keeps its files to oneself
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -37,7 +40,7 @@ def write_folder(path: Path, write: Callable[[Path], object]) -> None:
     temporary.mkdir(parents=True)
     try:
         write(temporary)
-        plain = temporary.stat().st_mode & 0o666  # what the user lets others do; safetensors keeps files to oneself
+        plain = temporary.stat().st_mode & 0o666  # what the user lets others do
         for file in filter(Path.is_file, temporary.rglob("*")):
             file.chmod(plain)
             with file.open("rb") as opened:  # a power cut must not leave empty files
