@@ -22,7 +22,7 @@ from gossamer.comparison.stored import Stored
 from gossamer.comparison.trained import Training
 from gossamer.errors import GossamerError
 from gossamer.figures.grid import visible_cells
-from gossamer.figures.panels import multiplier_text
+from gossamer.figures.panels import model_label, multiplier_text
 from gossamer.files import only_process
 from gossamer.models import find_folder
 from tests.test_cli import call, refused
@@ -364,6 +364,12 @@ def test_a_multiplier_below_one_is_shown_as_such() -> None:
         "0.96",
         "0.60",
     ]
+
+
+def test_a_file_that_was_quantised_is_called_by_its_model() -> None:
+    assert model_label("models/SmolLM2-135M-Instruct.Q4_1.gguf") == "SmolLM2-135M-Instruct"
+    assert model_label("a/mistral-7b.gguf") == "mistral-7b"
+    assert model_label("allenai/OLMo-7B-hf") == "OLMo-7B"
 
 
 def test_folder_names_are_safe() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gossamer.figures.style import PAIRS, plain
 
 LEVEL = 0.9
 PER_ROW = 4
+QUANTISED = re.compile(r"([.-](I?Q\d\w*|B?F16|F32))?\.gguf$", re.IGNORECASE)  # how a GGUF file was made
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ def model_label(name: str) -> str:
     if name.startswith("bundled:"):
         kind = name.removeprefix("bundled:").removesuffix("-sparse")
         return {"gpt2": "GPT-2 (bundled)", "olmo": "OLMo (bundled)"}.get(kind, kind)
-    short = Path(name).name.removesuffix("-hf") or name
+    short = QUANTISED.sub("", Path(name).name).removesuffix("-hf") or name
     return short if len(short) <= 24 else short[:23] + "…"
 
 
