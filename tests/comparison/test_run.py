@@ -292,12 +292,13 @@ def test_models_that_are_swapped_are_doubted_and_begin_alike(tmp_path: Path) -> 
     config["gossamer"]["first_token"] = "."
     (sparse / "config.json").write_text(json.dumps(config))
     few: dict[str, Any] = {"prompts": 4, "sizes": "few", "controls": False}
-    right = compare([Panel("ioi", "bundled:gpt2", str(sparse))], tmp_path / "right", **few)
+    loading = {"first_token": "auto", "dtype": "auto"}
+    right = compare([Panel("ioi", "bundled:gpt2", str(sparse))], tmp_path / "right", **few, loading=loading)
     assert not [doubt for doubt in right[0].doubts if "gates" in doubt]
     for side in ("dense", "sparse"):
         summary = Stored.read(tmp_path / "right" / "panels" / "ioi" / side / "heads_sentence").summary
         assert summary["model"]["first_token"] == "."
-    swapped = compare([Panel("ioi", str(sparse), "bundled:gpt2")], tmp_path / "swapped", **few, loading={})
+    swapped = compare([Panel("ioi", str(sparse), "bundled:gpt2")], tmp_path / "swapped", **few)
     doubts = " ".join(swapped[0].doubts)
     assert f"dense: {sparse} has gates" in doubts
     assert "sparse: bundled:gpt2 has no gates" in doubts

@@ -177,10 +177,11 @@ def evaluate(
       gossamer evaluate sparse-gpt2 --against gpt2 --data Skylion007/openwebtext --json
     """
     import gossamer
+    from gossamer.attention.gating import SECTION
 
     sparse = gossamer.load(model, **loading)
     if loading["first_token"] == "auto":  # as in training
-        loading["first_token"] = getattr(sparse.hf.config, "gossamer", {}).get("first_token", "auto")
+        loading["first_token"] = getattr(sparse.hf.config, SECTION, {}).get("first_token", "auto")
     base = gossamer.load(against, **loading)
     with progress_bar() as progress:
         result = gossamer.evaluate(

@@ -132,7 +132,7 @@ def compare(
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, **files_of(panels)}
     with run(folder, asked, force=force):
         prepare()
-        beginnings = first_tokens(panels) if "first_token" not in loaded else {}
+        beginnings = first_tokens(panels) if loaded.get("first_token", "auto") == "auto" else {}
         for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
             model: Model | None = None
             for panel, place in zip(panels, names, strict=True):
