@@ -146,7 +146,7 @@ def progress_bar() -> Iterator[Any]:
 
 
 @contextmanager
-def training_bar(steps: int, *, gates: bool = True) -> Iterator[tuple[Any, Any]]:
+def training_bar(steps: int, gates: bool = True) -> Iterator[tuple[Any, Any]]:
     """Bars for preparing, and one for training that shows where it stands; without gates there is no bound."""
     columns = (
         TextColumn("{task.description}"),

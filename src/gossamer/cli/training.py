@@ -118,7 +118,7 @@ def sparsify(
     if dtype == "auto" and options["lora"] is None:
         dtype = "float32"
     loaded = gossamer.load(model, dtype=dtype, **loading)
-    with training_bar(options["steps"], gates=options["penalty"]) as (progress, report):
+    with training_bar(options["steps"], options["penalty"]) as (progress, report):
         result = gossamer.sparsify(
             loaded,
             data,

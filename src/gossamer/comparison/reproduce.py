@@ -30,10 +30,11 @@ SPARSIFY: dict[str, dict[str, Any]] = {
 FULL: dict[str, Any] = {"prompts": 30, "sizes": "few"}
 QUICK: dict[str, Any] = {"prompts": 12, "sizes": "few"}
 
-TrainingBar = Callable[[int], AbstractContextManager[tuple[Any, Any]]]
+# For so many steps, with gates or without.
+TrainingBar = Callable[[int, bool], AbstractContextManager[tuple[Any, Any]]]
 
 
-def quiet(_steps: int) -> AbstractContextManager[tuple[Any, Any]]:
+def quiet(_steps: int, _gates: bool) -> AbstractContextManager[tuple[Any, Any]]:
     return nullcontext((lambda _stage, _done, _total: None, lambda _tau, _base: lambda _step, _values: None))
 
 
@@ -82,7 +83,7 @@ def reproduce(
                 continue
             settings = {**SPARSIFY[name], **(sparsify_settings or {}), "penalty": kind == "sparse"}
             model = load(f"bundled:{name}", **{**(loading or {}), "dtype": "float32"})
-            with training_bar(settings["steps"]) as (progress, report):
+            with training_bar(settings["steps"], settings["penalty"]) as (progress, report):
                 sparsify(model, "bundled", twin(name, kind), resume=True, progress=progress, report=report, **settings)
 
     chosen = [
