@@ -24,6 +24,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import gossamer
+from gossamer.attention.passes import session
+from gossamer.circuits.batch import Batch
 from gossamer.tasks.greater_than import TEXT
 from gossamer.tasks.ioi import TEMPLATES
 from gossamer.tasks.words import CENTURIES, EVENTS, NAMES, OBJECTS, PLACES
@@ -31,6 +33,7 @@ from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 
 BLOCK = 128
+MANY = 2000  # prompts on which accuracies that are near 1 can be told apart
 
 
 def sentence(rng: Random) -> str:
@@ -109,9 +112,19 @@ def tasks(folder: Path) -> dict[str, str]:
     for task in ("ioi", "greater-than"):
         summary = gossamer.circuit(model, gossamer.prompts(task, model, 100)).summary()
         found[task] = (
-            f"{summary['accuracy']:.0%} right, {summary['task']['metric']} {summary['clean']:.3f}, k90 {summary['k90']}"
+            f"{summary['accuracy']:.0%} right, {summary['task']['metric']} {summary['clean']:.3f}, k90 "
+            f"{summary['k90']}; of {MANY:,} others {accuracy(model, task):.2%} right"
         )
     return found
+
+
+def accuracy(model: gossamer.Model, task: str) -> float:
+    prompts, right = gossamer.prompts(task, model, MANY, seed=1), 0
+    with torch.no_grad(), session(model.hf, model.layers) as passes:
+        for start in range(0, MANY, 100):
+            batch = Batch.of(prompts, range(start, start + 100), model.device)
+            right += int(batch.metric.correct(passes(batch.clean, batch.mask, read=batch.read)).sum())
+    return right / MANY
 
 
 def main() -> None:
