@@ -6,14 +6,17 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from gossamer.training import losses
-from gossamer.training.losses import Readable, token_losses
+from gossamer.training.losses import ALL, Readable, token_losses
 from tests.families import random_model
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * 100, 2**23])
+@pytest.mark.parametrize("tokens", [ALL, slice(1, None, 3)])
 @pytest.mark.parametrize("on_kl", [False, True])
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
-def test_chunks_equal_whole_logits(name: str, on_kl: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_equal_whole_logits(
+    name: str, on_kl: bool, tokens: slice, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every loss and every gradient, for a model that only unembeds and one that soft-caps its logits."""
     monkeypatch.setattr(losses, "CHUNK", chunk)
     model, base = (random_model(name, seed=seed).double() for seed in (0, 1))
@@ -22,20 +25,22 @@ def test_chunks_equal_whole_logits(name: str, on_kl: bool, chunk: int, monkeypat
     ids = torch.randint(model.config.vocab_size, (2, 9))
     with torch.no_grad():
         base_hidden = read_base(ids)
-    got = token_losses(ids, read(ids), read, base_hidden, read_base, train_on_kl=on_kl)
+    got = token_losses(ids, read(ids), read, base_hidden, read_base, train_on_kl=on_kl, tokens=tokens)
     (got.kl if on_kl else got.ce).mul(3).backward()
     fast = grads(model)
 
     model.zero_grad()
-    logits = model(ids).logits[:, :-1].flatten(0, 1).log_softmax(-1)
-    theirs = base(ids).logits[:, :-1].flatten(0, 1).log_softmax(-1).detach()
-    ce = F.nll_loss(logits, ids[:, 1:].flatten())
+    some = list(range(8))[tokens]
+    logits = model(ids).logits[:, some].flatten(0, 1).log_softmax(-1)
+    theirs = base(ids).logits[:, some].flatten(0, 1).log_softmax(-1).detach()
+    targets = ids[:, [position + 1 for position in some]].flatten()
+    ce = F.nll_loss(logits, targets)
     kl = F.kl_div(logits, theirs, log_target=True, reduction="batchmean")
     ((kl if on_kl else ce) * 3).backward()
     assert_close = torch.testing.assert_close
     assert_close(got.ce, ce)
     assert_close(got.kl, kl)
-    assert_close(got.base_ce, F.nll_loss(theirs, ids[:, 1:].flatten()))
+    assert_close(got.base_ce, F.nll_loss(theirs, targets))
     assert_close(got.agreement, (logits.argmax(-1) == theirs.argmax(-1)).double().mean())
     assert_close(fast, grads(model))
 

@@ -97,3 +97,11 @@ def test_the_base_model_runs_only_where_it_is_needed() -> None:
     assert objective(student, ids, settings, None).base_hidden is None
     assert objective(student, ids, settings, None, compare=True).base_hidden is not None
     assert objective(student, ids, replace(settings, match=1.0), None).base_hidden is not None
+
+
+@pytest.mark.parametrize(("predict", "tokens"), [(4, 255), (4, 2), (1, 7), (None, 7)])
+def test_every_prediction_has_its_turn(predict: int | None, tokens: int) -> None:
+    settings = Settings(predict=predict)
+    turns = min(predict or 1, tokens)
+    seen = [place for step in range(turns) for place in range(tokens)[settings.predicted(step, tokens)]]
+    assert sorted(seen) == list(range(tokens))

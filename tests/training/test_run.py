@@ -33,7 +33,7 @@ from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 from gossamer.training.objective import objective
 from gossamer.training.run import NotFeasible
-from gossamer.training.settings import MATCH, Settings
+from gossamer.training.settings import MATCH, PREDICT, Settings
 from gossamer.training.student import Student
 from gossamer.training.train import Diverged
 from tests.conftest import wrapped
@@ -401,6 +401,7 @@ def test_other_families_and_their_own_text(family: str, tmp_path: Path) -> None:
     assert result["evaluation"]["loss"] <= result["tau"]
     assert result["settings"]["distill"]
     assert result["settings"]["match"] == MATCH
+    assert result["settings"]["predict"] == PREDICT
     assert result["loading"] == {"first_token": model.tokenizer.convert_ids_to_tokens(1)}
     assert gossamer.load(tmp_path / "out", first_token="none").first_token is None
     sparse = gossamer.load(tmp_path / "out")

@@ -10,7 +10,7 @@ import click
 
 from gossamer.cli.options import model_options
 from gossamer.screen import dense_bar, describe_sparse, note, progress_bar, training_bar
-from gossamer.training.settings import MATCH, Settings
+from gossamer.training.settings import MATCH, PREDICT, Settings
 
 DEFAULT = Settings()
 
@@ -53,6 +53,12 @@ DEFAULT = Settings()
     "--match",
     type=float,
     help=f"share of the base model's states in what is trained on (default: {MATCH:g} with KL, 0 with text)",
+)
+@click.option(
+    "--predict",
+    type=int,
+    metavar="N",
+    help=f"train on one prediction in N, each in turn (default: {PREDICT} where states are matched, else 1)",
 )
 @click.option(
     "--penalty/--no-penalty", default=True, help="on edges; without, the model is only fine-tuned: the control"

@@ -15,6 +15,7 @@ from gossamer.attention.gate import accumulator
 from gossamer.attention.passes import forward_as
 
 CHUNK = 2**23  # logits at a time
+ALL = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +82,17 @@ def token_losses(
     *,
     train_on_kl: bool = False,
     agreement: bool = True,
+    tokens: slice = ALL,
 ) -> Losses:
-    """The losses of predicting each token of `ids` (batch, position) from those before it.
+    """The losses of predicting each token of `ids` (batch, position) from those before it, or only of some `tokens`,
+    the first not counted.
 
     Only one of them can be trained on: cross-entropy, or with `train_on_kl` the KL. `agreement` takes time of its own.
     """
-    flat = hidden[:, :-1].flatten(0, 1)
-    base_flat = None if base_hidden is None else base_hidden[:, :-1].flatten(0, 1).detach()
+    flat = hidden[:, :-1][:, tokens].flatten(0, 1)
+    base_flat = None if base_hidden is None else base_hidden[:, :-1][:, tokens].flatten(0, 1).detach()
     base_weights = (None, None) if base is None else (base.weight, base.bias)
-    targets = ids[:, 1:].flatten()
+    targets = ids[:, 1:][:, tokens].flatten()
     run: Callable[..., tuple[Tensor, Tensor]] = TokenLosses.apply
     loss, others = run(flat, model.weight, model.bias, targets, base_flat, *base_weights, train_on_kl, agreement)
     other, base_ce, agreed = others if base_flat is not None else torch.full_like(others, torch.nan)

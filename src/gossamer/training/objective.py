@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gossamer.attention.function import Sampling, probing
-from gossamer.training.losses import Losses, token_losses
+from gossamer.training.losses import ALL, Losses, token_losses
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student
 
@@ -35,12 +35,14 @@ def objective(
     gates: Sampling | None,
     *,
     compare: bool = False,
+    tokens: slice = ALL,
     run: Callable[..., Any] | None = None,
 ) -> Outcome:
     """One pass over `ids` (batch, position), and one of the base model if it is trained on or to `compare` with, in the
     precision of training.
 
-    gates: how they are drawn; None opens them. run: the model as accelerate wrapped it.
+    gates: how they are drawn; None opens them. tokens: whose predictions are looked at, in each block.
+    run: the model as accelerate wrapped it.
     """
     assert settings.match is not None
     states: list[Tensor] | None = [] if settings.match else None
@@ -52,7 +54,7 @@ def objective(
                 base_hidden = base(ids, states=base_states)
         with probing(gates, open=gates is None):
             hidden = student.read(ids, run, states=states)
-        losses = compared(student, ids, hidden, settings, base_hidden)
+        losses = compared(student, ids, hidden, settings, base_hidden, tokens)
         loss = losses.kl if settings.distill else losses.ce
         apart = loss.new_zeros(())
         if states and base_states:
@@ -66,9 +68,13 @@ def computing(settings: Settings, device: torch.device) -> AbstractContextManage
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16")
 
 
-def compared(student: Student, ids: Tensor, hidden: Tensor, settings: Settings, base_hidden: Tensor | None) -> Losses:
-    options = {"train_on_kl": bool(settings.distill), "agreement": False}
-    return token_losses(ids, hidden, student.read, base_hidden, student.read_base, **options)
+def compared(
+    student: Student, ids: Tensor, hidden: Tensor, settings: Settings, base_hidden: Tensor | None, tokens: slice = ALL
+) -> Losses:
+    train_on_kl, read, read_base = bool(settings.distill), student.read, student.read_base
+    return token_losses(
+        ids, hidden, read, base_hidden, read_base, train_on_kl=train_on_kl, agreement=False, tokens=tokens
+    )
 
 
 def distance(states: Sequence[Tensor], base_states: Sequence[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ from gossamer.training.evaluate import measure
 from gossamer.training.folder import CARD, CONFIG, RESULT, write_card, write_model
 from gossamer.training.rate import STEPS, find_rate
 from gossamer.training.sampled import SampledBlocks
-from gossamer.training.settings import MATCH, Settings, differing, option
+from gossamer.training.settings import MATCH, PREDICT, Settings, differing, option
 from gossamer.training.student import Student
 from gossamer.training.train import LOG, Report, Trainer, base_loss
 
@@ -170,7 +170,8 @@ def resolve(settings: Settings, model: Model) -> Settings:
         raise GossamerError(f"--lora: {model.name} has no files to load its adapters onto; give --merge too")
     distill = settings.penalty if settings.distill is None else settings.distill
     match = (MATCH if distill else 0.0) if settings.match is None else settings.match
-    return replace(settings, block=block, distill=distill, match=match)
+    predict = (PREDICT if match else 1) if settings.predict is None else settings.predict
+    return replace(settings, block=block, distill=distill, match=match, predict=predict)
 
 
 def make_accelerator(model: Model, settings: Settings, out: Path, track: str | None) -> Accelerator:

@@ -12,6 +12,7 @@ OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 MATCH = 0.95  # of the objective, with distillation
+PREDICT = 4  # the states of all tokens say nearly all; a large vocabulary takes most of the time
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
 OF_GATES = ("bias", "learn_bias", "noise", "renormalise", "slack", "slack_ends", "aim", "dual_rate")
@@ -26,6 +27,9 @@ class Settings:
     distill: bool | None = None  # train on what the base model makes of the text, not on the text; None if penalty
     match: float | None = (
         None  # share of the objective that is the base model's states; None for MATCH with distillation, else 0
+    )
+    predict: int | None = (
+        None  # of so many tokens, one's prediction is trained on; None for PREDICT with states, else 1
     )
     slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
     slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
@@ -62,6 +66,7 @@ class Settings:
             "margin": (0, False),
             "tau": (0, True),
             "match": (0, False),
+            "predict": (1, False),
             "slack": (1, False),
             "slack_ends": (0, True),
             "aim": (0, True),
@@ -125,6 +130,11 @@ class Settings:
             raise GossamerError("--match with --no-penalty: it would hold the model to what it is, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
+
+    def predicted(self, step: int, tokens: int) -> slice:
+        """Which of a block's tokens have their predictions trained on at a step: each in turn."""
+        every = min(self.predict or 1, tokens)
+        return slice(step % every, None, every)
 
     def slack_factor(self, step: int) -> float:
         """Margins allowed at a step: ever fewer, in the end `aim`."""

@@ -21,7 +21,7 @@ from gossamer.training.blocks import Blocks
 from gossamer.training.checkpoint import Checkpoints, unflatten
 from gossamer.training.constraint import Constraint
 from gossamer.training.evaluate import Edges, decided
-from gossamer.training.losses import token_losses
+from gossamer.training.losses import ALL, token_losses
 from gossamer.training.objective import Outcome, compared, computing, objective
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
@@ -115,6 +115,7 @@ class Trainer:
             group["lr"] = group["peak_lr"] * factor
         batch = self.blocks.take(settings.batch)
         measure = step % MEASURE == 0
+        tokens = ALL if measure else settings.predicted(step, batch.shape[1] - 1)
         self.constraint.slack = settings.slack_factor(step)
         loss_weight, share_weight = self.constraint.weights(self.progress.share) if settings.penalty else (1.0, 0.0)
         sums = torch.zeros(4, dtype=torch.float64)  # loss, share, excess, distance of the states
@@ -126,7 +127,7 @@ class Trainer:
             gates = Sampling(seed, first, settings.noise) if settings.penalty else None
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
-                outcome = objective(self.student, ids, settings, gates, compare=measure, run=self.run)
+                outcome = objective(self.student, ids, settings, gates, compare=measure, tokens=tokens, run=self.run)
                 share = outcome.loss.new_ones(()) if gates is None else torch.stack(list(gates.shares.values())).mean()
                 self.accelerator.backward((loss_weight * outcome.loss + share_weight * share) / settings.accumulate)
             excess = self.excess(ids, outcome) if measure else torch.zeros(())
