@@ -184,6 +184,7 @@ def gated_attention(
     scaling: float,
     softcap: float | None = None,
     noise: Tensor | None = None,
+    temperature: float = 1.0,
     renormalise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The gated layer as it is written down, over the whole T x T map; `noise` is logit(u)."""
@@ -192,7 +193,7 @@ def gated_attention(
     scores = query @ key.transpose(-1, -2) * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    logit = scores + bias.view(1, -1, 1, 1)
+    logit = (scores + bias.view(1, -1, 1, 1)) / temperature
     noisy = logit if noise is None else logit + noise
     soft = torch.sigmoid(noisy)
     gate = (noisy > 0).to(soft) + soft - soft.detach()  # straight through

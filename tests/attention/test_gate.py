@@ -47,7 +47,9 @@ def noise(seed: int, query: Tensor, key: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("renormalise", [False, True])
-@pytest.mark.parametrize(("seed", "scale"), [(None, 1.0), (5, 1.0), (5, 0.5), (5, 0.2)])
+@pytest.mark.parametrize(
+    ("seed", "scale", "temperature"), [(None, 1.0, 1.0), (None, 1.0, 0.3), (5, 1.0, 1.0), (5, 0.5, 0.5), (5, 0.2, 2.0)]
+)
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize(("kv_heads", "biases"), [(4, 1), (2, 4)])
 @pytest.mark.parametrize("mask", ["causal", "window", "padded"])
@@ -60,6 +62,7 @@ def test_tiles_equal_the_whole_map(
     softcap: float | None,
     seed: int | None,
     scale: float,
+    temperature: float,
     renormalise: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +79,13 @@ def test_tiles_equal_the_whole_map(
             sampling: dict[str, Any] = {"seed": seed, "noise": scale}
         else:
             sampling = {"noise": None if seed is None else scale * noise(seed, query.detach(), key)}
-        options = {"scaling": 0.7, "softcap": softcap, "renormalise": renormalise, **sampling}
+        options = {
+            "scaling": 0.7,
+            "softcap": softcap,
+            "renormalise": renormalise,
+            "temperature": temperature,
+            **sampling,
+        }
         out, share = function(query, key, value, visible, bias, **options)
         weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out) * real
         slopes = torch.autograd.grad((out * weights).sum() + (share * torch.arange(4)).sum(), given)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gossamer.attention.function import Sampling, probing
 from gossamer.training.objective import distance, objective
-from gossamer.training.settings import Settings
+from gossamer.training.settings import TEMPERATURE, Settings
 from gossamer.training.student import Student
 from tests.conftest import wrapped
 
@@ -105,3 +105,19 @@ def test_every_prediction_has_its_turn(predict: int | None, tokens: int) -> None
     turns = min(predict or 1, tokens)
     seen = [place for step in range(turns) for place in range(tokens)[settings.predicted(step, tokens)]]
     assert sorted(seen) == list(range(tokens))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (None, TEMPERATURE)),
+        ({"noise": 1.0}, (7, 1.0)),
+        ({"noise": 0.5, "temperature": 0.25}, (7, 0.25)),
+        ({"temperature": 1.0}, (None, 1.0)),
+    ],
+)
+def test_drawn_gates_are_the_published_ones(options: dict[str, float], expected: tuple[int | None, float]) -> None:
+    gates = Settings(**options).sampling(7, 3)  # type: ignore[arg-type]
+    assert gates is not None
+    assert ((gates.seed, gates.temperature), gates.first) == (expected, 3)
+    assert Settings(penalty=False).sampling(7) is None

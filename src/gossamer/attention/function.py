@@ -138,11 +138,18 @@ class Sampling:
     seed: int | None  # None decides instead
     first: int = 0  # the first row's number in the whole batch
     noise: float = 1.0
+    temperature: float = 1.0
     shares: dict[int, Tensor] = field(default_factory=dict)  # filled: by layer (batch, head), expected share open
 
     def __call__(self, call: AttentionCall) -> Tensor:
         seed = None if self.seed is None else self.seed * 4096 + call.layer  # noise of its own for every layer
-        options = {**call.options(), "seed": seed, "first": self.first, "noise": self.noise}
+        options = {
+            **call.options(),
+            "seed": seed,
+            "first": self.first,
+            "noise": self.noise,
+            "temperature": self.temperature,
+        }
         z, self.shares[call.layer] = gated_attention(*call.gated(), **options)
         return z
 

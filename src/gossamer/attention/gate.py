@@ -1,7 +1,7 @@
 """The sparse attention layer: a gate on every edge, driven by the attention score itself.
 
     score   s_ij = q_i . k_j * scaling, soft-capped where the model does so
-    gate    z_ij = s_ij + bias
+    gate    z_ij = (s_ij + bias) / temperature, 1 in the published layer
     sample  g_ij = 1 where z_ij + noise * logit(u_ij) > 0, u uniform, noise 1 or less; its gradient is that of
             sigmoid(z_ij + noise * logit(u_ij))
     decide  g_ij = 1 where z_ij > 0
@@ -38,6 +38,7 @@ def gated_attention(
     seed: int | None = None,
     first: int = 0,
     noise: float = 1.0,
+    temperature: float = 1.0,
     renormalise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gated attention and the expected share of open edges, (batch, head, query, d_head) and (batch, head).
@@ -49,6 +50,7 @@ def gated_attention(
         bias: (head,), or (1,) for all heads.
         seed: of the noise; None decides without noise.
         noise: how much of it there is; with 1 a gate is open with probability sigmoid(z).
+        temperature: the lower, the nearer are sigmoid(z) and its slope to those of a step.
         first: the first sample's number, so that a batch run in parts gets the noise it would get whole.
 
     On CUDA this is the place for a fused kernel.
@@ -64,6 +66,7 @@ def gated_attention(
         softcap,
         None if seed is None else Noise(seed, first, noise),
         renormalise,
+        temperature,
     )
 
 
@@ -112,7 +115,14 @@ class Tile:
     """The scores and gates of some queries of some samples, computed the same way in both passes."""
 
     def __init__(
-        self, scores: Tensor, visible: Tensor, bias: Tensor, softcap: float | None, odds: Tensor | None, soft: bool
+        self,
+        scores: Tensor,
+        visible: Tensor,
+        bias: Tensor,
+        softcap: float | None,
+        odds: Tensor | None,
+        soft: bool,
+        temperature: float,
     ) -> None:
         # scores (sample, kv head, group, query, key); visible (sample or 1, 1, 1, query, key);
         # bias (kv head or 1, group or 1, 1, 1)
@@ -125,7 +135,7 @@ class Tile:
         lowest = torch.finfo(scores.dtype).min
         scores += torch.zeros_like(visible, dtype=scores.dtype).masked_fill_(~visible, lowest)
         # (1 - p) / p of the gate's probability p = sigmoid(z); exp is slow, ten times and more, where it overflows
-        shut_odds = torch.sub(-bias, scores).clamp_(max=LARGEST).exp_()
+        shut_odds = torch.sub(-bias, scores).div_(temperature).clamp_(max=LARGEST).exp_()
         self.probability = (1 + shut_odds).reciprocal_()
         self.soft = self.probability  # the gate that straight-through gradients see
         if odds is not None:
@@ -149,23 +159,24 @@ class GatedAttention(torch.autograd.Function):
         softcap: float | None,
         noise: Noise | None,
         renormalise: bool,
+        temperature: float,
     ) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(query)
         share = query.new_zeros(query.shape[:2], dtype=accumulator(query))
         edges = count_edges(visible).to(share)  # (batch or 1,)
-        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise):
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise, temperature):
             tile = part.tile
             out[part.samples, :, part.rows] = part.mix(tile.pattern.mul_(tile.gate), renormalise).to(out.dtype)
             share[part.samples] += (tile.probability.sum(dim=-1) * part.real[..., 0]).sum(dim=-1).flatten(1)
         share /= edges[:, None]
         ctx.save_for_backward(query, key, value, bias, visible, out)
-        ctx.options = (scaling, softcap, noise, renormalise)
+        ctx.options = (scaling, softcap, noise, renormalise, temperature)
         return out, share
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_share: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, visible, out = ctx.saved_tensors
-        scaling, softcap, noise, renormalise = ctx.options
+        scaling, softcap, noise, renormalise, temperature = ctx.options
         dtype = accumulator(query)
         d_query = torch.empty_like(query)
         d_key, d_value = (torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (key, value))
@@ -173,7 +184,7 @@ class GatedAttention(torch.autograd.Function):
         per_edge = d_share.to(dtype) / count_edges(visible).to(d_share.device, dtype)[:, None]
         # sum_j A_ij dA_ij, which every softmax gradient needs, is out . d_out
         flow = (out.to(dtype) * d_out.to(dtype)).sum(dim=-1)  # (batch, head, query)
-        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise, soft=True):
+        for part in tiles(query, key, value, bias, visible, scaling, softcap, noise, temperature, soft=True):
             tile, groups = part.tile, part.groups
             d_mixed = d_out[part.samples, :, part.rows].to(dtype).reshape(*groups[:2], -1, query.shape[3])
             weights = tile.pattern * tile.gate
@@ -187,9 +198,9 @@ class GatedAttention(torch.autograd.Function):
                 correction = torch.zeros_like(correction)
             d_value[part.samples, :, : part.end] += join(weights).transpose(-1, -2) @ d_mixed
             probability = tile.probability
-            slope = (1 - probability).mul_(probability)
+            slope = (1 - probability).mul_(probability).div_(temperature)
             d_row = part.real * per_edge[part.samples].reshape(*groups, 1, 1)  # of the probabilities in a row
-            d_gate = slope if noise is None else (1 - tile.soft).mul_(tile.soft)
+            d_gate = slope if noise is None else (1 - tile.soft).mul_(tile.soft).div_(temperature)
             if ctx.needs_input_grad[3]:
                 through = (d_weights * tile.pattern).mul_(d_gate).sum(dim=-1) + slope.sum(dim=-1) * d_row[..., 0]
                 d_bias += through.sum(dim=(0, -1)).flatten()
@@ -202,7 +213,7 @@ class GatedAttention(torch.autograd.Function):
             d_key[part.samples, :, : part.end] += d_scores.transpose(-1, -2) @ part.query  # the query is scaled
         d_bias = d_bias if bias.numel() > 1 else d_bias.sum(dim=0, keepdim=True)
         grads = (d_query, d_key.to(key.dtype), d_value.to(value.dtype), d_bias.to(bias.dtype))
-        return (*grads, None, None, None, None, None)
+        return (*grads, None, None, None, None, None, None)
 
 
 class Part:
@@ -239,6 +250,7 @@ def tiles(
     scaling: float,
     softcap: float | None,
     noise: Noise | None,
+    temperature: float = 1.0,
     soft: bool = False,
 ) -> Iterator[Part]:
     """Every tile of queries, with the keys up to its last one, in the accumulating type; `soft` gates if asked."""
@@ -261,7 +273,7 @@ def tiles(
             if noise is not None:
                 drawn = [noise.odds(first + i, start, scores[i]) for i in range(n)]
                 odds = torch.stack(drawn) if n > 1 else drawn[0][None]  # a stack is a copy
-            tile = Tile(scores, seen[:, :, None, start:end, :end], shaped_bias, softcap, odds, soft)
+            tile = Tile(scores, seen[:, :, None, start:end, :end], shaped_bias, softcap, odds, soft, temperature)
             real = seen.diagonal(dim1=-2, dim2=-1)[:, :, None, start:end, None].to(dtype)
             yield Part(samples, slice(start, end), rows, keys[:, :, :end], values[:, :, :end], real, tile)
 

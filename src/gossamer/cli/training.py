@@ -10,7 +10,7 @@ import click
 
 from gossamer.cli.options import model_options
 from gossamer.screen import dense_bar, describe_sparse, note, progress_bar, training_bar
-from gossamer.training.settings import MATCH, PREDICT, Settings
+from gossamer.training.settings import MATCH, PREDICT, TEMPERATURE, Settings
 
 DEFAULT = Settings()
 
@@ -75,6 +75,11 @@ DEFAULT = Settings()
 @click.option("--bias", type=float, help="where every gate's bias starts (default: calibrated for each head)")
 @click.option("--learn-bias/--fix-bias", default=True, help="one learned bias a head (default), or fixed ones")
 @click.option("--noise", type=float, default=DEFAULT.noise, show_default=True, help="of the drawn gates")
+@click.option(
+    "--temperature",
+    type=float,
+    help=f"of the gates' sigmoids in training (default: {TEMPERATURE:g}; 1, the published one, with --noise)",
+)
 @click.option("--renormalise", is_flag=True, help="softmax over the open keys only")
 @click.option("--lr", type=float, help="learning rate (default: found in a few steps)")
 @click.option("--bias-lr", type=float, default=DEFAULT.bias_lr, show_default=True)

@@ -6,16 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from gossamer.attention.function import Sampling
 from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
 SCHEDULES = ("wsd", "linear", "cosine", "constant")
 DECAY = 0.3  # of the steps of "wsd" (warm-up, stable, decay)
 MATCH = 0.95  # of the objective, with distillation
+TEMPERATURE = 0.5  # of decided gates: at 1, shut ones are half of what sigmoids count
 PREDICT = 4  # the states of all tokens say nearly all; a large vocabulary takes most of the time
 TRAINED = ("all", "body", "attention")
 PRECISIONS = ("no", "bf16")
-OF_GATES = ("bias", "learn_bias", "noise", "renormalise", "slack", "slack_ends", "aim", "dual_rate")
+OF_GATES = ("bias", "learn_bias", "noise", "temperature", "renormalise", "slack", "slack_ends", "aim", "dual_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Settings:
     bias: float | None = None  # where every gate's bias starts; None calibrates each head
     learn_bias: bool = True
     noise: float = 0.0  # of the gates in training: 1 draws them (published), 0 decides them
+    temperature: float | None = None  # of the gates in training: the published 1 if they are drawn, else TEMPERATURE
     renormalise: bool = False
     # the optimiser
     steps: int = 1000
@@ -75,6 +78,7 @@ class Settings:
             "batch": (1, False),
             "accumulate": (1, False),
             "noise": (0, False),
+            "temperature": (0.01, False),
             "lr": (0, True),
             "bias_lr": (0, False),
             "weight_decay": (0, False),
@@ -102,6 +106,7 @@ class Settings:
             "aim": 1,
             "dual_rate": 1,
             "noise": 1,
+            "temperature": 10,
             "lr": 1,
             "bias_lr": 10,
             "weight_decay": 1,
@@ -130,6 +135,16 @@ class Settings:
             raise GossamerError("--match with --no-penalty: it would hold the model to what it is, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
+
+    def sampling(self, seed: int, first: int = 0) -> Sampling | None:
+        """The gates of a step for blocks from the `first` of the batch on; None without a penalty: all open."""
+        if not self.penalty:
+            return None
+        drawn = self.noise > 0
+        usual = 1.0 if drawn else TEMPERATURE
+        return Sampling(
+            seed if drawn else None, first, self.noise, usual if self.temperature is None else self.temperature
+        )
 
     def predicted(self, step: int, tokens: int) -> slice:
         """Which of a block's tokens have their predictions trained on at a step: each in turn."""

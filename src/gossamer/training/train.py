@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from gossamer.attention.function import Sampling
 from gossamer.errors import GossamerError
 from gossamer.files import write_text
 from gossamer.training.blocks import Blocks
@@ -123,8 +122,7 @@ class Trainer:
         for part in range(settings.accumulate):
             first = self.first + part * self.part
             ids = batch[first : first + self.part].to(self.accelerator.device)
-            seed = None if settings.noise == 0 else settings.seed * 1_000_003 + step
-            gates = Sampling(seed, first, settings.noise) if settings.penalty else None
+            gates = settings.sampling(settings.seed * 1_000_003 + step, first)
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
                 outcome = objective(self.student, ids, settings, gates, compare=measure, tokens=tokens, run=self.run)
