@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,22 +19,21 @@ from torch import Tensor
 from gossamer.attention import gating
 from gossamer.bundled import mix_of
 from gossamer.errors import GossamerError
-from gossamer.files import only_process, write_text
+from gossamer.files import write_text
 from gossamer.models import BUNDLED, Model, find_first_token, find_folder, load
+from gossamer.training.begin import PLOT, REQUEST, check_folder, clear, read_request, refuse_others, writing
 from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
 from gossamer.training.documents import bundled as bundled_documents
 from gossamer.training.documents import documents
 from gossamer.training.evaluate import measure
-from gossamer.training.folder import CARD, CONFIG, RESULT, write_card, write_model
+from gossamer.training.folder import CONFIG, RESULT, write_card, write_model
 from gossamer.training.rate import STEPS, find_rate
 from gossamer.training.sampled import SampledBlocks
-from gossamer.training.settings import MATCH, PREDICT, Settings, differing, option
+from gossamer.training.settings import MATCH, PREDICT, Settings
 from gossamer.training.student import Student
-from gossamer.training.train import LOG, Report, Trainer, base_loss
+from gossamer.training.train import Report, Trainer, base_loss
 
-REQUEST = "request.json"
-PLOT = "training.png"
 LONGEST_BLOCK = 1024
 CALIBRATION = 8  # blocks
 
@@ -140,23 +138,6 @@ def sparsify(
         if not accelerator.is_main_process:
             return {}
         return finish(trainer, data, column, student_model, progress)
-
-
-@contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Hold the folder. If what was asked is refused before training begins, nothing of ours is left in it."""
-    new = [path for path in (out / FOLDER, out, *out.parents) if not path.exists()]  # innermost first
-    checkpoints = out / FOLDER
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    with only_process(checkpoints / "lock", out):
-        try:
-            yield
-        except Exception:
-            if not (checkpoints / REQUEST).exists():
-                shutil.rmtree(checkpoints)
-                for path in new[1:]:
-                    path.rmdir()
-            raise
 
 
 def resolve(settings: Settings, model: Model) -> Settings:
@@ -353,56 +334,3 @@ def unusual(model: Model, column: str) -> dict[str, str]:
 def versions() -> dict[str, str]:
     names = ("gossamer", "torch", "transformers", "accelerate", "peft", "datasets")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
-def read_request(out: Path) -> dict[str, Any] | None:
-    """What the run in the folder was asked; nothing, if that can't be read."""
-    path = out / FOLDER / REQUEST
-    try:
-        request = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    except (OSError, ValueError):
-        return {}
-    return request if request is None or isinstance(request, dict) else {}
-
-
-def check_folder(out: Path, begun: dict[str, Any] | None, *, resume: bool, force: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise GossamerError(f"{out} is a file: give a folder to write to")
-    if not out.exists() or (begun is not None and resume):
-        return
-    finished = (out / RESULT).exists()
-    if resume and finished:
-        raise GossamerError(f"{out} holds a finished run that met its bound: there is nothing to resume")
-    if force and (finished or begun is not None):
-        return
-    if finished:
-        raise GossamerError(f"{out} holds a finished run: give another folder, or --force to replace it")
-    if begun is not None:
-        raise GossamerError(f"{out} holds an unfinished run: --resume goes on with it, --force begins anew")
-    if strangers := sorted(path.name for path in out.iterdir() if path.name != FOLDER):
-        raise GossamerError(f"{out} holds other files ({strangers[0]}): give a new or empty folder")
-
-
-def refuse_others(begun: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
-    """A run goes on with the same settings only; but it may be made longer, and its adapters merged or not."""
-    if not begun.keys() >= asked.keys():
-        raise GossamerError(f"{out / FOLDER / REQUEST} can't be read, or is of another version: --force begins anew")
-    before, now = ({**request, **request["model"]} for request in (begun, asked))
-    odd = [key for key in differing(before, now) if key not in ("steps", "merge", "model")]
-    if now["steps"] < before["steps"]:
-        odd.append("steps")
-    if odd:
-        names = {key: f"the model's {key}" if key in asked["model"] else option(key) for key in odd}
-        told = ", ".join(f"{names[key]} {before.get(key)!r} then, {now.get(key)!r} now" for key in odd)
-        raise GossamerError(f"{out} holds a run with other settings ({told}): give the same, or another folder")
-
-
-def clear(out: Path) -> None:
-    """Remove what an earlier run left, the configuration first: half a model must not load."""
-    ours = (CONFIG, RESULT, CARD, LOG, PLOT, "*.safetensors*", "adapter", "generation_config.json", f"{FOLDER}/*-*")
-    for pattern in ours:
-        for path in out.glob(pattern):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
