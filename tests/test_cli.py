@@ -252,6 +252,11 @@ def test_an_interrupt_is_one_line(tmp_path: Path, late: bool) -> None:
     assert "Traceback" not in said
 
 
+def test_the_command_line_waits_for_no_torch() -> None:
+    """Help is instant, and an interrupt while torch is imported is met by us."""
+    subprocess.run([sys.executable, "-c", "import sys, gossamer.cli; assert 'torch' not in sys.modules"], check=True)
+
+
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     """Killed in the middle, the same command finishes; another command is told so."""
     out = tmp_path / "run"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.attention.function import Sampling, probing
-from gossamer.training.objective import distance, objective
+from gossamer.training.objective import distance, objective, sampling
 from gossamer.training.settings import TEMPERATURE, Settings
 from gossamer.training.student import Student
 from tests.conftest import wrapped
@@ -117,7 +117,7 @@ def test_every_prediction_has_its_turn(predict: int | None, tokens: int) -> None
     ],
 )
 def test_drawn_gates_are_the_published_ones(options: dict[str, float], expected: tuple[int | None, float]) -> None:
-    gates = Settings(**options).sampling(7, 3)  # type: ignore[arg-type]
+    gates = sampling(Settings(**options), 7, 3)  # type: ignore[arg-type]
     assert gates is not None
     assert ((gates.seed, gates.temperature), gates.first) == (expected, 3)
-    assert Settings(penalty=False).sampling(7) is None
+    assert sampling(Settings(penalty=False), 7) is None

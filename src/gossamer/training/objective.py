@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gossamer.attention.function import Sampling, probing
 from gossamer.training.losses import ALL, Losses, token_losses
-from gossamer.training.settings import Settings
+from gossamer.training.settings import TEMPERATURE, Settings
 from gossamer.training.student import Student
 
 
@@ -61,6 +61,17 @@ def objective(
             apart = distance(states, base_states).to(loss)
             loss = torch.lerp(loss, apart, settings.match)
     return Outcome(loss, losses, base_hidden, apart)
+
+
+def sampling(settings: Settings, seed: int, first: int = 0) -> Sampling | None:
+    """The gates of a step for blocks from the `first` of the batch on; None without a penalty: all open."""
+    if not settings.penalty:
+        return None
+    drawn = settings.noise > 0
+    temperature = settings.temperature
+    if temperature is None:
+        temperature = 1.0 if drawn else TEMPERATURE
+    return Sampling(seed if drawn else None, first, settings.noise, temperature)
 
 
 def computing(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gossamer.training.objective import objective
+from gossamer.training.objective import objective, sampling
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
 
@@ -53,7 +53,7 @@ def excess_of(student: Student, batch: Tensor, settings: Settings, part: int, *,
     """How far a batch is above the base model, gates as in training; the gradient, if wanted, is added up."""
     total = 0.0
     for ids in batch.split(part):
-        gates = settings.sampling(settings.seed)
+        gates = sampling(settings, settings.seed)
         with torch.set_grad_enabled(train):
             loss, losses, *_ = objective(student, ids, settings, gates, compare=True)
         weight = len(ids) / len(batch)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from gossamer.attention.function import Sampling
 from gossamer.errors import GossamerError
 
 OPTIMISERS = ("adamw", "adafactor", "sgd")
@@ -135,16 +134,6 @@ class Settings:
             raise GossamerError("--match with --no-penalty: it would hold the model to what it is, leave out one")
         if self.merge and self.lora is None:
             raise GossamerError("--merge merges LoRA adapters: give --lora too")
-
-    def sampling(self, seed: int, first: int = 0) -> Sampling | None:
-        """The gates of a step for blocks from the `first` of the batch on; None without a penalty: all open."""
-        if not self.penalty:
-            return None
-        drawn = self.noise > 0
-        usual = 1.0 if drawn else TEMPERATURE
-        return Sampling(
-            seed if drawn else None, first, self.noise, usual if self.temperature is None else self.temperature
-        )
 
     def predicted(self, step: int, tokens: int) -> slice:
         """Which of a block's tokens have their predictions trained on at a step: each in turn."""

@@ -21,7 +21,7 @@ from gossamer.training.checkpoint import Checkpoints, unflatten
 from gossamer.training.constraint import Constraint
 from gossamer.training.evaluate import Edges, decided
 from gossamer.training.losses import ALL, token_losses
-from gossamer.training.objective import Outcome, compared, computing, objective
+from gossamer.training.objective import Outcome, compared, computing, objective, sampling
 from gossamer.training.settings import Settings
 from gossamer.training.student import Student, make_optimiser
 
@@ -122,7 +122,7 @@ class Trainer:
         for part in range(settings.accumulate):
             first = self.first + part * self.part
             ids = batch[first : first + self.part].to(self.accelerator.device)
-            gates = settings.sampling(settings.seed * 1_000_003 + step, first)
+            gates = sampling(settings, settings.seed * 1_000_003 + step, first)
             last = part == settings.accumulate - 1
             with self.accelerator.no_sync(self.run) if not last else torch.enable_grad():
                 outcome = objective(self.student, ids, settings, gates, compare=measure, tokens=tokens, run=self.run)
