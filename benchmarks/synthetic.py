@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from random import Random
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import gossamer
@@ -33,7 +35,8 @@ from gossamer.training.blocks import TextBlocks
 from gossamer.training.documents import documents
 
 BLOCK = 128
-MANY = 2000  # prompts on which accuracies that are near 1 can be told apart
+TASKS = ("ioi", "greater-than")
+MANY = 2000  # prompts: accuracies that are near 1 can't be told apart by a hundred
 
 
 def sentence(rng: Random) -> str:
@@ -105,26 +108,35 @@ def train_dense(folder: Path, text: Path, steps: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def tasks(folder: Path) -> dict[str, str]:
-    """Accuracy and clean metric on each task."""
-    model = gossamer.load(folder)
-    found = {}
-    for task in ("ioi", "greater-than"):
+def tasks(name: str, folder: Path) -> dict[str, Tensor]:
+    """Prints accuracy, clean metric and k90 of each task; which of MANY other prompts the model answers right."""
+    model, found = gossamer.load(folder), {}
+    for task in TASKS:
         summary = gossamer.circuit(model, gossamer.prompts(task, model, 100)).summary()
-        found[task] = (
-            f"{summary['accuracy']:.0%} right, {summary['task']['metric']} {summary['clean']:.3f}, k90 "
-            f"{summary['k90']}; of {MANY:,} others {accuracy(model, task):.2%} right"
+        found[task] = right(model, task)
+        print(
+            f"{name}, {task}: {summary['accuracy']:.0%} right, {summary['task']['metric']} {summary['clean']:.3f}, "
+            f"k90 {summary['k90']}; of {MANY:,} others {found[task].double().mean():.2%} right",
+            flush=True,
         )
     return found
 
 
-def accuracy(model: gossamer.Model, task: str) -> float:
-    prompts, right = gossamer.prompts(task, model, MANY, seed=1), 0
+def right(model: gossamer.Model, task: str) -> Tensor:
+    prompts, parts = gossamer.prompts(task, model, MANY, seed=1), []
     with torch.no_grad(), session(model.hf, model.layers) as passes:
         for start in range(0, MANY, 100):
             batch = Batch.of(prompts, range(start, start + 100), model.device)
-            right += int(batch.metric.correct(passes(batch.clean, batch.mask, read=batch.read)).sum())
-    return right / MANY
+            parts.append(batch.metric.correct(passes(batch.clean, batch.mask, read=batch.read)))
+    return torch.cat(parts)
+
+
+def told_apart(dense: Tensor, sparse: Tensor) -> str:
+    """Are two models told apart by the prompts that only one of them answers right? (Sign test, two-sided.)"""
+    lost, gained = int((dense & ~sparse).sum()), int((sparse & ~dense).sum())
+    n, fewer = lost + gained, min(lost, gained)
+    p = min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
+    return f"only dense right {lost}, only sparse right {gained}: p = {p:.2g}"
 
 
 def main() -> None:
@@ -139,14 +151,14 @@ def main() -> None:
     if not (dense / "config.json").exists():
         write_text(text, 400_000, random_words if options.random else sentence)
         train_dense(dense, text, options.dense_steps)
-    if not options.random:
-        print("dense:", tasks(dense), flush=True)
+    before = {} if options.random else tasks("dense", dense)
     started = time.time()
     command = ["sparsify", str(dense), "--data", str(text), "--out", str(sparse), "--force", *options.options]
     subprocess.run([sys.executable, "-m", "gossamer.cli", *command], check=True)
     print(f"post-training: {time.time() - started:.0f} s")
-    if not options.random:
-        print("sparse:", tasks(sparse), flush=True)
+    after = {} if options.random else tasks("sparse", sparse)
+    for task in after:
+        print(f"{task}, of {MANY:,} prompts {told_apart(before[task], after[task])}")
 
 
 if __name__ == "__main__":
