@@ -51,11 +51,11 @@ runs/choices-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
 
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --lr 5e-5 --steps 850 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --lr 5e-5 --slack 4 --steps 1300 --out $(@D) --resume
 
 # The control: trained as long on the same text, not made sparse.
 $(RESULTS)/stories15M-tuned/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 850 --every 100 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 1300 --every 100 --out $(@D) --resume
 
 $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
 	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few --out $(@D)
