@@ -32,7 +32,7 @@ class Settings:
     predict: int | None = (
         None  # of so many tokens, one's prediction is trained on; None for PREDICT with states, else 1
     )
-    slack: float = 8.0  # margins that the loss may be above the base model's at first; 1 is none
+    slack: float = 4.0  # margins that the loss may be above the base model's at first; 1 is none
     slack_ends: float = 0.5  # of the steps: learning back what the edges did takes the other half
     aim: float = 0.8  # margins allowed then: what is kept must be within the bound, and loss and bound are noisy
     dual_rate: float = 0.01  # how fast the multiplier moves
