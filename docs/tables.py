@@ -11,7 +11,7 @@ Between `<!-- TABLE RUN -->` and `<!-- end -->` stands a table of a run's folder
     choices       its multipliers under every choice, and how far estimates rank heads from exact patching (--all)
     paper         multipliers of arXiv 2512.05865, beside those of one or more comparisons (RUN,RUN)
 
-A run that is not there leaves its table as it was, and is named.
+A run that is not there or not finished leaves its table as it was, and is named.
 """
 
 from __future__ import annotations
@@ -146,11 +146,12 @@ def fill(text: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         begin, kind, named, end = found.groups()
         runs = [Path(run) for run in named.split(",")]
-        missing = [str(run) for run in runs if not run.exists()]
-        if missing:
-            print(f"{', '.join(missing)}: no such run, its {kind} stay as they are")
+        try:
+            made = KINDS[kind](*runs)
+        except FileNotFoundError as error:
+            print(f"{error.filename}: no such file, the {kind} of {named} stay as they are")
             return found[0]
-        return f"{begin}\n{markdown(KINDS[kind](*runs), level=3)}\n{end}"
+        return f"{begin}\n{markdown(made, level=3)}\n{end}"
 
     return PLACE.sub(replaced, text)
 

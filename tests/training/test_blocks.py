@@ -5,12 +5,14 @@ import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import gossamer
 from gossamer.errors import GossamerError
 from gossamer.models import Model
 from gossamer.training import blocks as blocks_module
@@ -218,3 +220,28 @@ def test_half_a_character_is_replaced(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
     path.write_text('{"text": "a \\ud83d b \\ud83d\\ude00"}\n')
     assert list(documents(str(path))()) == ["a \ufffd b \U0001f600"]
+
+
+def test_drawn_text_is_kept_for_another_run(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "CHUNK", 4)
+    model = replace(model, first_token=0)
+    shape: dict[str, Any] = {"block": 10, "held_out": 4, "seed": 0}
+    plain = SampledBlocks(model, nullcontext, **shape)
+    first = SampledBlocks(model, nullcontext, keep=tmp_path, **shape)
+    text = plain.take(8)
+    assert torch.equal(first.take(8), text)
+    monkeypatch.setattr(sampled, "sample", None)  # nothing is drawn any more
+    again = SampledBlocks(model, nullcontext, keep=tmp_path, **shape)
+    assert torch.equal(again.held_out, plain.held_out)
+    assert torch.equal(again.take(8), text)
+    with pytest.raises(TypeError):  # other text
+        SampledBlocks(model, nullcontext, keep=tmp_path, **{**shape, "seed": 1})
+    next(tmp_path.glob("*-000000.safetensors")).write_bytes(b"cut")
+    with pytest.raises(GossamerError, match="remove it"):
+        SampledBlocks(model, nullcontext, keep=tmp_path, **shape).take(1)
+
+
+def test_other_text_is_not_kept(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b c d " * 100)
+    with pytest.raises(GossamerError, match="--keep-text"):
+        gossamer.sparsify(model, str(tmp_path / "text.txt"), tmp_path / "run", keep_text=tmp_path)

@@ -92,6 +92,12 @@ DEFAULT = Settings()
 @click.option("--precision", default=DEFAULT.precision, show_default=True, help="no, bf16: what training computes in")
 @click.option("--seed", type=int, default=DEFAULT.seed, show_default=True)
 @click.option("--column", default="text", show_default=True, help="of the data, the one with the text")
+@click.option(
+    "--keep-text",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="keep what --data self draws, and take it from there in another run",
+)
 @click.option("--track", help="tensorboard, wandb, trackio")
 @click.option("--resume", is_flag=True, help="go on with an interrupted run, if there is one")
 @click.option("--force", is_flag=True, help="replace another run in the folder")
@@ -106,6 +112,7 @@ def sparsify(
     force: bool,
     track: str | None,
     column: str,
+    keep_text: Path | None,
     dtype: str,
     **options: Any,
 ) -> None:
@@ -135,6 +142,7 @@ def sparsify(
             data,
             out,
             column=column,
+            keep_text=keep_text,
             resume=resume,
             force=force,
             track=track,

@@ -50,6 +50,7 @@ def sparsify(
     out: str | Path,
     *,
     column: str = "text",
+    keep_text: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     track: str | None = None,
@@ -65,6 +66,7 @@ def sparsify(
             "bundled": what a bundled model was trained on.
         out: the folder. `gossamer.load(out)` gives the sparse model.
         column: of a jsonl or parquet file or a hub data set, the one with the text.
+        keep_text: a folder for text that is drawn with "self", for other runs on the same text to take it from.
         resume: go on with an interrupted run of the same settings, or begin one.
         force: replace what the folder holds.
         track: a tracker that accelerate knows: tensorboard, wandb, trackio.
@@ -92,7 +94,7 @@ def sparsify(
             stack.enter_context(writing(out))
         student = Student(model, chosen)
         stack.callback(student.release)
-        blocks = open_data(data, model, student.base, chosen, column, progress)
+        blocks = open_data(data, model, student.base, chosen, column, progress, keep_text)
         asked = {"model": student_model, "data": blocks.identity, **asdict(chosen)}
         if begun is not None and resume:
             refuse_others(begun, asked, out)
@@ -189,6 +191,7 @@ def open_data(
     settings: Settings,
     column: str,
     progress: Progress,
+    keep_text: str | Path | None = None,
 ) -> Blocks:
     assert settings.block is not None
     options: dict[str, Any] = {
@@ -198,7 +201,9 @@ def open_data(
         "progress": progress,
     }
     if data == "self":
-        return SampledBlocks(model, base, **options)
+        return SampledBlocks(model, base, keep=None if keep_text is None else Path(keep_text), **options)
+    if keep_text is not None:
+        raise GossamerError(f"--keep-text with --data {data}: only text drawn with --data self is kept, leave out one")
     source = bundled_documents(mix_of(model.name)) if data == "bundled" else documents(data, column=column)
     return TextBlocks(source, model, **options)
 

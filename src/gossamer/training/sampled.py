@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from gossamer.errors import GossamerError
+from gossamer.files import write_whole
 from gossamer.models import Model
 from gossamer.training.blocks import Blocks, Progress, Start, boundary_token, silent
 
@@ -34,18 +38,24 @@ class SampledBlocks(Blocks):
         block: int,
         held_out: int,
         seed: int,
+        keep: Path | None = None,
         progress: Progress = silent,
     ) -> None:
-        """base: a context in which `model.hf` is the base model, whatever has been trained meanwhile."""
+        """base: a context in which `model.hf` is the base model, whatever has been trained meanwhile. keep: a folder
+        for what is drawn, so that another run on the same text, such as a control, need not draw it again."""
         super().__init__({"chunk": 0}, seed)
         self.model, self.base, self.block, self.progress = model, base, block, progress
-        self.identity = f"self {model.fingerprint()}"
+        self.weights = model.fingerprint()  # before training changes them
+        self.identity = f"self {self.weights}"
         token = boundary_token(model)
         if token is None:
             raise GossamerError(
                 f"--data self: {model.name!r} has no token to begin a text with; name one with --first-token"
             )
         self.beginning = token
+        self.keep = keep
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
         self.held_out = self.draw(HELD_OUT, held_out, "sampling held-out text")
 
     def make(self, start: Start) -> tuple[Tensor, Start]:
@@ -53,6 +63,19 @@ class SampledBlocks(Blocks):
         return self.draw(start["chunk"], CHUNK, "sampling text"), {"chunk": start["chunk"] + 1}
 
     def draw(self, chunk: int, blocks: int, stage: str) -> Tensor:
+        if self.keep is None:
+            return self.drawn(chunk, blocks, stage)
+        asked = f"{self.weights}-{self.beginning}-{self.seed}-{blocks}x{self.block}"  # all it hangs on
+        path = self.keep / f"{asked}-{chunk:06}.safetensors"
+        if not path.exists():
+            text = self.drawn(chunk, blocks, stage)
+            write_whole(path, lambda temporary: save_file({"ids": text}, temporary))
+        try:
+            return load_file(path)["ids"]
+        except (SafetensorError, KeyError, OSError) as error:
+            raise GossamerError(f"{path} can't be read ({error}): remove it, and it is drawn again") from error
+
+    def drawn(self, chunk: int, blocks: int, stage: str) -> Tensor:
         parts, together = [], max(1, TOGETHER // self.block)
         for start in range(0, blocks, together):
             self.progress(stage, start, blocks)
