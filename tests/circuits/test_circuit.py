@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 import gossamer
 from gossamer import GossamerError, Model
 from gossamer.bundled import planted
-from gossamer.circuits.batch import in_batches
+from gossamer.circuits.batch import PASS, Batch, cut, in_batches
 from gossamer.circuits.curve import explained_effect, size_at, sizes
 from gossamer.circuits.parts import Parts
 from gossamer.circuits.ranking import order, ranks
 from gossamer.circuits.units import UNITS
 from gossamer.files import write_whole
-from gossamer.tasks.pair import Prompts
+from gossamer.tasks.pair import EncodedPair, Pair, Prompts
 from tests.conftest import wrapped
 
 
@@ -174,13 +174,49 @@ def test_memory_running_out_halves_the_batch() -> None:
             raise torch.OutOfMemoryError("no")
         return sum(rows)
 
-    done = list(in_batches(list(range(7)), 5, work))
-    assert tried == [5, 2, 2, 2, 1]
-    assert [total for _, total in done] == [1, 5, 9, 6]
+    done = list(in_batches([[0, 1, 2, 3, 4], [5, 6]], work))
+    assert tried == [5, 2, 2, 1, 2]
+    assert [total for _, total in done] == [1, 5, 4, 11]
     with pytest.raises(GossamerError, match="out of memory with a single prompt"):
-        list(in_batches([9], 4, lambda rows: (_ for _ in ()).throw(MemoryError())))
+        list(in_batches([[9]], lambda rows: (_ for _ in ()).throw(MemoryError())))
     with pytest.raises(RuntimeError, match="other"):
-        list(in_batches([9], 4, lambda rows: (_ for _ in ()).throw(RuntimeError("other"))))
+        list(in_batches([[9]], lambda rows: (_ for _ in ()).throw(RuntimeError("other"))))
+
+
+def test_batches_hold_prompts_that_are_alike() -> None:
+    """No other way to cut the prompts in that order computes fewer tokens: all ways are tried."""
+    rng = np.random.default_rng(0)
+    cpu = torch.device("cpu")
+    for prefix in (True, False):
+        for _ in range(5):
+            pairs = []
+            for length in rng.integers(4, 80, size=9).tolist():
+                clean = tuple(rng.integers(0, 9, size=length).tolist())
+                at = int(rng.integers(0, length - 1))
+                corrupted = (*clean[:at], clean[at] + 1, *clean[at + 1 :])
+                pairs.append(EncodedPair(Pair("", "", (), ()), clean, corrupted, (0,), (1,)))
+            prompts = Prompts(task="", metric="logit_difference", pairs=tuple(pairs), seed=0)
+            found = cut(prompts, range(9), 4, cpu, prefix=prefix)
+            ordered = [row for rows in found for row in rows]
+            assert sorted(ordered) == list(range(9))
+            assert max(map(len, found)) <= 4
+
+            def cost(batches: list[list[int]], prompts: Prompts = prompts, prefix: bool = prefix) -> int:
+                total = 0
+                for rows in batches:
+                    batch = Batch.of(prompts, rows, cpu)
+                    same = int((batch.clean == batch.corrupted).all(dim=0).long().cumprod(0).sum()) if prefix else 0
+                    width = batch.clean.shape[1]
+                    total += PASS["cpu"] + len(rows) * (width - same if same >= width / 4 else width)
+                return total
+
+            every = []
+            for places in range(2**8):
+                ends = [n + 1 for n in range(8) if places >> n & 1] + [9]
+                batches = [ordered[begin:end] for begin, end in zip([0, *ends], ends)]
+                if max(map(len, batches)) <= 4:
+                    every.append(cost(batches))
+            assert cost(found) == min(every)
 
 
 @pytest.mark.parametrize("units", UNITS)

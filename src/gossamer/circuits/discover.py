@@ -13,7 +13,7 @@ from torch import Tensor
 from gossamer.attention.passes import Passes, session
 from gossamer.circuits import curve, importance
 from gossamer.circuits.activations import REPLACEMENTS, Activations, Record, replacement
-from gossamer.circuits.batch import Batch, by_length, fitting_size, in_batches
+from gossamer.circuits.batch import Batch, cut, fitting_size, in_batches
 from gossamer.circuits.circuit import Circuit
 from gossamer.circuits.parts import Parts
 from gossamer.circuits.ranking import RANKINGS, SIGNS, order, random_scores, ranks
@@ -148,6 +148,7 @@ class Job:
         self.means: list[Tensor] | None = None
         # A mean or a zero differs from the clean value everywhere, so that there is nothing to share.
         self.reuse_prefix = reuse_prefix and model.reuses_prefix and settings.replace == "corrupted"
+        self.shrunk = 1.0  # what is left of a batch that was cut for want of memory
 
     def total(self, length: int) -> int:
         """An upper bound of the units of a prompt (a sliding window leaves fewer edges)."""
@@ -157,14 +158,18 @@ class Job:
     def stage(self, name: str, work: Callable[[Batch], dict[str, Tensor]], steps: int = 1) -> None:
         """Do `work` on every batch that has no part yet; it takes `steps` for each prompt."""
         done = self.parts.done(name)
-        left = by_length(self.prompts, [row for row in range(len(self.prompts)) if row not in done])
+        left = [row for row in range(len(self.prompts)) if row not in done]
+        prefix = self.reuse_prefix and name != "baseline"
+        batches = cut(self.prompts, left, self.size, self.model.device, prefix=prefix)
+        planned = {row: len(rows) for rows in batches for row in rows}
         self.progress(name, len(done) * steps, len(self.prompts) * steps)
 
         def on_rows(rows: Sequence[int]) -> dict[str, Tensor]:
+            self.shrunk = len(rows) / planned[rows[0]]
             return work(Batch.of(self.prompts, rows, self.model.device))
 
         started = time.monotonic()
-        for rows, part in in_batches(left, self.size, on_rows):
+        for rows, part in in_batches(batches, on_rows):
             spent = torch.tensor([time.monotonic() - started])
             self.parts.add(name, {"rows": torch.tensor(list(rows)), "seconds": spent, **part})
             started = time.monotonic()
@@ -224,7 +229,7 @@ class Job:
         if kind == "ig":
             return importance.integrated(self.passes, batch, unit, instead, steps=self.settings.ig_steps)
         # A batch that was halved for want of memory takes smaller passes too.
-        rows = max(1, ROW_TOKENS * len(batch.rows) // (self.size * batch.clean.shape[1]))
+        rows = max(1, int(ROW_TOKENS * self.shrunk) // batch.clean.shape[1])
 
         def tick(done: int, total: int) -> None:
             self.progress("exact patching of a batch", done, total)
@@ -353,7 +358,8 @@ def cost_of_exact(model: Model, prompts: Prompts, units: str) -> tuple[int, floa
     """
     heads = model.n_layers * model.n_heads
     per_prompt = [1 if units == "heads" else len(pair) * (len(pair) + 1) // 2 for pair in prompts.pairs]
-    rows = by_length(prompts, range(len(prompts)))[: max(1, ROW_TOKENS // max(len(pair) for pair in prompts.pairs))]
+    longest_first = sorted(range(len(prompts)), key=lambda row: -len(prompts.pairs[row]))
+    rows = longest_first[: max(1, ROW_TOKENS // len(prompts.pairs[longest_first[0]]))]
     batch = Batch.of(prompts, rows, model.device)
     with torch.no_grad(), session(model.hf, model.layers) as passes:
         passes(batch.clean, batch.mask, read=batch.read)  # the first one warms up

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.attention.passes import session
 from gossamer.circuits.activations import Record
-from gossamer.circuits.batch import Batch, by_length, fitting_size, in_batches
+from gossamer.circuits.batch import Batch, cut, fitting_size, in_batches
 from gossamer.circuits.units import UNITS
 from gossamer.models import Model
 from gossamer.tasks.pair import Prompts
@@ -42,7 +42,8 @@ def keeping(model: Model, prompts: Prompts, sets: Sequence[Sequence[Head]]) -> n
 
     with torch.no_grad(), session(model.hf, model.layers) as passes:
         size = fitting_size(model, prompts, patterns=False)
-        for rows, found in in_batches(by_length(prompts, range(len(prompts))), size, work):
+        batches = cut(prompts, range(len(prompts)), size, model.device, prefix=model.reuses_prefix)
+        for rows, found in in_batches(batches, work):
             values[list(rows)] = found
     return values.numpy()
 
