@@ -32,7 +32,7 @@ STORIES_TASKS := --task ioi --task ioi-long
 SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
 SMOLLM2_START := --first-token '<|endoftext|>'
 PAGES := docs/compare.md docs/controls.md docs/results.md
-DONE := $(addsuffix /report.html,$(addprefix runs/,reproduce-full bundled-gpt2 bundled-olmo choices-gpt2 results/stories15M results/smollm2))
+DONE := $(addsuffix /report.html,$(addprefix runs/,reproduce-full bundled-gpt2 bundled-olmo choices-gpt2 results/stories15M results/smollm2 results/smollm2-zero))
 
 results: $(DONE)
 	$(BIN)/python docs/tables.py $(PAGES)
@@ -71,6 +71,10 @@ $(RESULTS)/smollm2-sparse/sparsify.json: $(SMOLLM2)
 
 $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls --out $(@D)
+
+# With zeros in place of what is removed: what it becomes decides much of a multiplier.
+$(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --task ioi --task greater-than $(SMOLLM2_START) --replace zero --prompts 50 --sizes few --no-controls --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

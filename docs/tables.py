@@ -46,8 +46,7 @@ def read(path: Path) -> Any:
 def training(run: Path) -> list[Table]:
     result = read(run / "sparsify.json")
     found, settings = result["evaluation"], result["settings"]
-    rows = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    minutes = sum(row.get("seconds", 0) for row in rows) / 60
+    took = result["cost"]
     cells = {
         "held-out loss (base)": f"{found['loss']:.4f} ({found['base_loss']:.4f})",
         "bound": f"{result['tau']:.4f}",
@@ -57,9 +56,11 @@ def training(run: Path) -> list[Table]:
         "KL to the base": f"{found['kl']:.4f}",
         "same most likely token": f"{found['top1_agreement']:.1%}",
         "steps (kept)": f"{settings['steps']:,} ({result['kept_step']:,})",
-        "minutes in steps": f"{minutes:.0f}",
+        "heads shut": f"{len(found['shut_heads'])}",
+        "minutes in steps": f"{took['seconds'] / 60:.0f}",
+        "peak memory": "-" if took["peak_memory"] is None else f"{took['peak_memory'] / 1e9:.1f} GB",
     }
-    return [Table("", list(cells), [list(cells.values())])]
+    return [Table("", ["", ""], [list(row) for row in cells.items()])]
 
 
 def trace(run: Path) -> list[Table]:

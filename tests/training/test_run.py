@@ -364,6 +364,8 @@ def test_without_a_penalty_a_model_is_only_fine_tuned(
     model = gossamer.load(model_folder)
     out = tmp_path / "tuned"
     result = sparsify(model, text, out, penalty=False, lora=lora, margin=0.0)
+    assert result["cost"]["seconds"] > 0
+    assert result["cost"]["peak_memory"] > 1e8  # torch alone is more
     assert result["kept_step"] == 12
     assert result["evaluation"]["edges"] == 1
     assert result["evaluation"]["kl"] > 0

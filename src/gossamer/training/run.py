@@ -24,6 +24,7 @@ from gossamer.models import BUNDLED, Model, find_first_token, find_folder, load
 from gossamer.training.begin import PLOT, REQUEST, check_folder, clear, read_request, refuse_others, writing
 from gossamer.training.blocks import Blocks, Progress, TextBlocks, silent
 from gossamer.training.checkpoint import FOLDER, Checkpoints
+from gossamer.training.cost import cost
 from gossamer.training.documents import bundled as bundled_documents
 from gossamer.training.documents import documents
 from gossamer.training.evaluate import measure
@@ -297,6 +298,7 @@ def finish(trainer: Trainer, data: str, column: str, model: dict[str, Any], prog
         "lr": trainer.lr,
         "kept_step": best["step"],
         "lengths": trainer.progress.lengths,
+        "cost": cost(trainer.log, base.device),
         "evaluation": evaluation,
         "warnings": warnings,
         "versions": versions(),
