@@ -1,8 +1,8 @@
-"""The measured tables in these pages, made again from the runs they came from:
+"""The measured tables and figures in these pages, made again from the runs they came from:
 
 python docs/tables.py docs/results.md docs/controls.md
 
-Between `<!-- TABLE RUN -->` and `<!-- end -->` stands a table of a run's folder, TABLE one of
+Between `<!-- TABLE RUN -->` and `<!-- end -->` stands what is of a run's folder, TABLE one of
 
     training      loss and edges of a post-trained model
     trace         loss against edges while it was trained
@@ -11,6 +11,7 @@ Between `<!-- TABLE RUN -->` and `<!-- end -->` stands a table of a run's folder
     choices       its multipliers under every choice, and how far estimates rank heads from exact patching (--all)
     paper         multipliers of arXiv 2512.05865, beside those of one or more comparisons (RUN,RUN)
 
+A picture after `<!-- figure: PATH -->` is a copy of that file of a run, and is copied again.
 A run that is not there or not finished leaves its table as it was, and is named.
 """
 
@@ -19,8 +20,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ import pandas as pd
 
 from gossamer.comparison.multiplier import MEASURES
 from gossamer.comparison.tables import Table, markdown, tables
-from gossamer.files import write_text
+from gossamer.files import write_text, write_whole
 
 PAPER = {  # greater-than and ioi: GPT-2; docstring and ioi-long: OLMo-7B
     "heads_sentence": {"greater-than": 4.5, "ioi": 2.2, "docstring": 2.2, "ioi-long": 1.4},
@@ -36,6 +39,7 @@ PAPER = {  # greater-than and ioi: GPT-2; docstring and ioi-long: OLMo-7B
     "heads_dataset": {"greater-than": 0.6, "ioi": 2.0, "docstring": 1.3, "ioi-long": 1.6},
 }
 PLACE = re.compile(r"(<!-- (\w+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+FIGURE = re.compile(r"<!-- figure: (\S+) -->\n!\[[^]]*\]\(([^)]+)\)")
 TRACED = 12  # rows at most
 
 
@@ -150,13 +154,23 @@ def fill(text: str) -> str:
         try:
             made = KINDS[kind](*runs)
         except FileNotFoundError as error:
-            print(f"{error.filename}: no such file, the {kind} of {named} stay as they are")
+            print(f"{error.filename}: no such file, the {kind} of {named} stays as it is")
             return found[0]
         return f"{begin}\n{markdown(made, level=3)}\n{end}"
 
     return PLACE.sub(replaced, text)
 
 
+def copy_figures(text: str, folder: Path) -> None:
+    for made, shown in FIGURE.findall(text):
+        try:
+            write_whole(folder / shown, partial(shutil.copyfile, made))
+        except FileNotFoundError:
+            print(f"{made}: no such file, {shown} stays as it is")
+
+
 if __name__ == "__main__":
     for page in map(Path, sys.argv[1:]):
-        write_text(page, fill(page.read_text(encoding="utf-8")))
+        content = fill(page.read_text(encoding="utf-8"))
+        write_text(page, content)
+        copy_figures(content, page.parent)

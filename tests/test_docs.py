@@ -56,7 +56,7 @@ as it was
     assert "| 0 | 1.0000 | 50.000% |" in filled
     assert "| 39 | 1.0000 | 1.250% |" in filled
     assert "as it was" in filled
-    assert "none: no such run" in capsys.readouterr().out
+    assert "none/sparsify.json: no such file" in capsys.readouterr().out
     assert script.fill(filled) == filled
 
 
@@ -75,3 +75,17 @@ def test_multipliers_stand_beside_the_papers(tmp_path: Path, script: ModuleType)
     assert "| units, ranking | task | paper | one | other |" in filled
     assert "| edges, sentence | ioi | 42.8x | **3.00x** (2.00 to not reached) | - |" in filled
     assert "| heads, dataset | greater-than | 0.6x |  |  |" in filled
+
+
+def test_figures_are_copied(tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.png").write_bytes(b"new")
+    for name in ("own.png", "other.png"):
+        (tmp_path / name).write_bytes(b"old")
+    text = "".join(
+        f"<!-- figure: {tmp_path}/{made} -->\n![what it shows]({shown})\n"
+        for made, shown in (("run.png", "own.png"), ("none.png", "other.png"))
+    )
+    script.copy_figures(text, tmp_path)
+    assert (tmp_path / "own.png").read_bytes() == b"new"
+    assert (tmp_path / "other.png").read_bytes() == b"old"
+    assert "none.png: no such file, other.png stays as it is" in capsys.readouterr().out
