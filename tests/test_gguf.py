@@ -104,7 +104,9 @@ def test_it_is_the_model_it_was_made_from(written: tuple[Path, LlamaForCausalLM]
     assert torch.allclose(model.hf(ids).logits, hf(ids).logits, atol=1e-5)
 
 
-def test_its_sparse_twin_and_its_adapters_load(written: tuple[Path, LlamaForCausalLM], tmp_path: Path) -> None:
+def test_its_sparse_twin_and_its_adapters_load(
+    written: tuple[Path, LlamaForCausalLM], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     path, _ = written
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log. " * 1200)
@@ -115,6 +117,7 @@ def test_its_sparse_twin_and_its_adapters_load(written: tuple[Path, LlamaForCaus
         again = gossamer.evaluate(gossamer.load(tmp_path / name), gossamer.load(path), str(text), block=16, held_out=2)
         assert again["loss"] == pytest.approx(result["evaluation"]["loss"], abs=1e-5)
         assert again["warnings"] == []
+    assert not [told for told in recwarn if "config file" in str(told.message)]  # nobody asks the hub for one
 
 
 def test_a_missing_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,8 @@ def write_model(
     def write(folder: Path) -> None:
         student.model.tokenizer.save_pretrained(folder)
         if adapters:
-            student.peft.save_pretrained(folder / "adapter")
+            # "auto" asks the hub for the vocabulary of whatever the base model's file is called
+            student.peft.save_pretrained(folder / "adapter", save_embedding_layers=False)
             (folder / "adapter" / CARD).unlink(missing_ok=True)  # an empty form
             hf.config.save_pretrained(folder)
         else:
