@@ -237,6 +237,7 @@ def test_an_interrupt_is_one_line(tmp_path: Path, late: bool) -> None:
         *(sys.executable, "-m", "gossamer.cli", "sparsify", "bundled:gpt2", "--data", "bundled", "--block", "16"),
         *("--held-out", "2", "--batch", "2", "--lr", "1e-4", "--steps", "100000", "--every", "10", "--out", str(out)),
     ]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it; so would a child
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     if late:
