@@ -74,7 +74,7 @@ $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 
 # With zeros in place of what is removed: what it becomes decides much of a multiplier.
 $(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --task ioi --task greater-than $(SMOLLM2_START) --replace zero --prompts 50 --sizes few --no-controls --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --task greater-than $(SMOLLM2_START) --replace zero --prompts 30 --sizes few --no-controls --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
