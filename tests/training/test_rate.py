@@ -59,7 +59,7 @@ def test_a_batch_that_is_bad_from_the_start_is_not_held_against_a_rate(monkeypat
     found = find_rate(student, text, settings, margin=0.02, part=4)
 
     def worse(student: Student, batch: torch.Tensor, *arguments: Any, **options: Any) -> float:
-        return excess_of(student, batch, *arguments, **options) + 5 * torch.equal(batch, text[8:12])
+        return excess_of(student, batch, *arguments, **options) + 5 * torch.equal(batch, text[20:24])
 
     monkeypatch.setattr(rate, "excess_of", worse)
     assert find_rate(student, text, settings, margin=0.02, part=4) == found

@@ -9,6 +9,8 @@ to 0 over the run, and what was noise of the steps goes with it. On stories15M 2
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,15 +29,17 @@ def find_rate(student: Student, text: Tensor, settings: Settings, *, margin: flo
     """The rate, from `text` of STEPS * batch blocks, run `part` blocks at a time. The student is left as it was."""
     batches = list(text.to(student.hf.device).split(settings.batch))
     start = {name: weight.detach().clone() for name, weight in student.weights().items()}
-    before = [excess_of(student, batch, settings, part) for batch in batches]  # batches differ: each to itself
+    # Batches differ, and each is compared with itself; the last ones decide, some others only end what is hopeless.
+    compared = [step for step in range(len(batches)) if step % JUDGED == 0 or step >= len(batches) - JUDGED]
+    before = {step: excess_of(student, batches[step], settings, part) for step in compared}
     for rate in RATES:
         optimiser = make_optimiser(student, settings, rate, bias_lr=0.0)
         raised = 0.0
         for step, batch in enumerate(batches):
             for group in optimiser.param_groups:
                 group["lr"] = group["peak_lr"] * min(1.0, (step + 1) / WARM)
-            more = excess_of(student, batch, settings, part, train=True) - before[step]
-            if not more < 2 * margin:  # hopeless, or not a number
+            more = excess_of(student, batch, settings, part, train=True) - before.get(step, 0.0)
+            if not math.isfinite(more) or (step in before and more >= 2 * margin):
                 raised = float("inf")
                 break
             torch.nn.utils.clip_grad_norm_(student.trainable().values(), settings.clip)
