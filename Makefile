@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce reproduce-full results test test-all check clean
+.PHONY: reproduce reproduce-full results controls test test-all check clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,7 +22,7 @@ reproduce: $(READY)
 reproduce-full: $(READY)
 	$(BIN)/gossamer reproduce --out runs/reproduce-full
 
-# The tables of docs/results.md, docs/compare.md and docs/controls.md: hours. Interrupted, it goes on where it was. On two cores
+# What docs/results.md and docs/compare.md show; `make controls`: what docs/controls.md shows besides. Hours; interrupted, they go on where they were. On two cores
 # `make -j2 results OMP_NUM_THREADS=1` runs two stages side by side, which is faster than each with two threads.
 # STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead. PRECISION=bf16 trains in bfloat16:
 # several times faster where the processor has such products, slower where it has not.
@@ -36,11 +36,13 @@ SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
 SMOLLM2_START := --first-token '<|endoftext|>'
 SMOLLM2_TRAINING := --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision $(PRECISION)
 PAGES := docs/compare.md docs/controls.md docs/results.md
-COMPARED := results/smollm2 results/stories15M bundled-gpt2 bundled-olmo results/stories15M-zero results/smollm2-zero choices-gpt2 reproduce-full
-DONE := $(COMPARED:%=runs/%/report.html)
+COMPARED := results/smollm2 results/stories15M bundled-gpt2 bundled-olmo results/stories15M-zero results/smollm2-zero
 
-results: $(DONE)
+results: $(COMPARED:%=runs/%/report.html)
 	$(BIN)/python docs/tables.py $(PAGES)
+
+controls: $(patsubst %,runs/%/report.html,bundled-gpt2 bundled-olmo choices-gpt2 reproduce-full)
+	$(BIN)/python docs/tables.py docs/controls.md
 
 runs/reproduce-full/report.html: | $(READY)
 	$(BIN)/gossamer reproduce --out $(@D)

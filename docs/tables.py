@@ -6,7 +6,8 @@ Between `<!-- TABLE RUN -->` and `<!-- end -->` stands what is of a run's folder
 
     training      loss and edges of a post-trained model
     trace         loss against edges while it was trained
-    multipliers   k90 of a dense and a sparse model, and their ratio
+    tasks         how well a dense and a sparse model do the tasks of a comparison, and how long their circuits took
+    multipliers   k90 of a dense and a sparse model, and their ratio; of a fine-tuned control too, if there is one
     controls      the controls of a comparison
     choices       its multipliers under every choice, and how far estimates rank heads from exact patching (--all)
     paper         multipliers of arXiv 2512.05865, beside those of one or more comparisons (RUN,RUN)
@@ -30,6 +31,7 @@ from typing import Any
 import pandas as pd
 
 from gossamer.comparison.multiplier import MEASURES
+from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import Table, markdown, tables
 from gossamer.files import write_text, write_whole
 
@@ -86,16 +88,49 @@ def ratio(row: dict[str, Any]) -> str:
     return f"**{row['multiplier']:.2f}x** ({ends(row['multiplier_interval'], lambda end: f'{end:.2f}')})"
 
 
+def size(k90: int | None, interval: list[float | None]) -> str:
+    return "not reached" if k90 is None else f"{k90:,} ({ends(interval, lambda end: f'{end:,.0f}')})"
+
+
 def multipliers(run: Path) -> list[Table]:
     rows = read(run / "multipliers.json")
+    checked = read(run / "controls.json")["tasks"] if (run / "controls.json").exists() else {}
+    tuned = {
+        (task, f"{units}_sentence"): control
+        for task, controlled in checked.items()
+        for units, curves in controlled["baselines"].items()
+        if "k90" in (control := curves.get("tuned", {}))
+    }
 
-    def size(row: dict[str, Any], side: str) -> str:
-        k = row[f"{side}_k90"]
-        return "not reached" if k is None else f"{k:,} ({ends(row[f'{side}_k90_interval'], lambda end: f'{end:,.0f}')})"
+    def found(row: dict[str, Any], side: str) -> str:
+        if side != "tuned":
+            return size(row[f"{side}_k90"], row[f"{side}_k90_interval"])
+        control = tuned.get((row["task"], row["measure"]))
+        return "-" if control is None else size(control["k90"], control["k90_interval"])
 
+    heads = {"dense": "dense k90", **({"tuned": "fine-tuned k90"} if tuned else {}), "sparse": "sparse k90"}
     named = {measure: f"{units}, {ranking}" for measure, (units, ranking) in MEASURES.items()}
-    cells = [[row["task"], named[row["measure"]], size(row, "dense"), size(row, "sparse"), ratio(row)] for row in rows]
-    return [Table("", ["task", "units, ranking", "dense k90", "sparse k90", "multiplier"], cells)]
+    cells = [[row["task"], named[row["measure"]], *(found(row, side) for side in heads), ratio(row)] for row in rows]
+    return [Table("", ["task", "units, ranking", *heads.values(), "multiplier"], cells)]
+
+
+def tasks(run: Path) -> list[Table]:
+    cells = []
+    for task in dict.fromkeys(row["task"] for row in read(run / "multipliers.json")):
+        sides = [
+            [Stored.read(run / "panels" / task / side / measure).summary for measure in MEASURES]
+            for side in ("dense", "sparse")
+        ]
+        cells.append(
+            [
+                task,
+                *(f"{circuits[0]['accuracy']:.0%}" for circuits in sides),
+                *(f"{circuits[0]['effect']:.3g} ± {circuits[0]['effect_standard_error']:.2g}" for circuits in sides),
+                *(f"{sum(circuit['seconds'] for circuit in circuits) / 60:.1f}" for circuits in sides),
+            ]
+        )
+    columns = [f"{what}, {side}" for what in ("right", "effect", "minutes") for side in ("dense", "sparse")]
+    return [Table("", ["task", *columns], cells)]
 
 
 def controls(run: Path) -> list[Table]:
@@ -140,6 +175,7 @@ def paper(*runs: Path) -> list[Table]:
 KINDS: dict[str, Callable[..., list[Table]]] = {
     "training": training,
     "trace": trace,
+    "tasks": tasks,
     "multipliers": multipliers,
     "controls": controls,
     "choices": choices,

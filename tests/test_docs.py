@@ -28,12 +28,14 @@ def test_tables_are_filled_in_and_what_is_missing_stays(
     tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    compare([Panel("induction", "bundled:induction", "bundled:induction")], run, prompts=6, every=True)
+    compare([Panel("induction", *["bundled:induction"] * 3)], run, prompts=6, every=True)
     log = [{"step": step, "held_out_loss": 1.0, "edges": 0.5 / (step + 1)} for step in range(40)]
     trained = tmp_path / "trained"
     trained.mkdir()
     (trained / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
     text = f"""Before.
+<!-- tasks {run} -->
+<!-- end -->
 <!-- multipliers {run} -->
 old
 <!-- end -->
@@ -49,7 +51,11 @@ as it was
 """
     filled = script.fill(text)
     assert "old" not in filled
-    assert "| induction | heads, sentence | 2 (2 to 2) | 2 (2 to 2) | **1.00x** (1.00 to 1.00) |" in filled
+    assert "| task | units, ranking | dense k90 | fine-tuned k90 | sparse k90 | multiplier |" in filled
+    assert "| induction | heads, sentence |" + " 2 (2 to 2) |" * 3 + " **1.00x** (1.00 to 1.00) |" in filled
+    assert "| induction | heads, dataset | 2 (2 to 2) | - | 2 (2 to 2) | **1.00x** (1.00 to 1.00) |" in filled
+    effect = json.loads((run / "panels/induction/dense/heads_sentence/circuit.json").read_text())["effect"]
+    assert f"| induction | 100% | 100% | {effect:.3g} ± " in filled
     assert "### Heads that explain 90%" in filled
     assert "| heads, dataset, exact, signed | 1.00 (1.00 to 1.00) |" in filled
     assert "| induction | sparse | zero | ig |" in filled
