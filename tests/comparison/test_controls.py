@@ -72,16 +72,17 @@ def test_an_untrained_model_is_the_same_architecture_with_other_weights(planted_
     assert blank.fingerprint() == untrained(planted_model, 0).fingerprint()
 
 
+@pytest.mark.parametrize("replace", ["corrupted", "mean", "zero"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_set_of_heads_explains_what_the_curve_says(family: str) -> None:
+def test_a_set_of_heads_explains_what_the_curve_says(family: str, replace: str) -> None:
     model = wrapped(family)
     prompts = gossamer.prompts("induction", model, 6)
-    found = gossamer.circuit(model, prompts, ranking="dataset")
+    found = gossamer.circuit(model, prompts, ranking="dataset", replace=replace)
     scores = found.rankings["scores"].double().mean(dim=0).abs()
     order = scores.flatten().argsort(descending=True, stable=True).tolist()
     sets = [[divmod(head, model.n_heads) for head in order[:k]] for k in found.ks]
-    assert keeping(model, prompts, sets) == pytest.approx(found.metric, abs=1e-5)
-    ends = explained(model, prompts, [sets[0], sets[-1]])
+    assert keeping(model, prompts, sets, replace) == pytest.approx(found.metric, abs=1e-5)
+    ends = explained(model, prompts, [sets[0], sets[-1]], replace)
     assert ends == pytest.approx(np.array([0, 1]), abs=1e-6)
 
 
@@ -213,3 +214,14 @@ def test_the_leak_is_measured_and_mended(tmp_path: Path) -> None:
     assert set(found) == {"as_trained", "renormalised"}
     assert found["as_trained"]["clean"] != found["renormalised"]["clean"]
     assert not any(gate.renormalise for gate in gating.gates(model.hf))  # and left as it was
+
+
+def test_the_checks_of_a_circuit_replace_as_the_run_does(tmp_path: Path) -> None:
+    compare([Panel("induction", *["bundled:induction"] * 2)], tmp_path / "run", prompts=6, replace="zero")
+    (result,) = results(tmp_path / "run")
+    dense = result.circuits["heads_dataset"][0]
+    assert dense.k90 is not None
+    checked = json.loads((result.folder / "controls/dense.json").read_text())
+    at_k90 = dense.effect[dense.ks.index(dense.k90)]
+    assert checked["circuit"]["kept"] == pytest.approx(at_k90, abs=1e-5)
+    assert checked["sparse_heads_in_dense"]["explained_effect"] == pytest.approx(at_k90, abs=1e-5)

@@ -43,6 +43,12 @@ class Record:
         return z
 
 
+def summed(seen: Activations, lengths: Tensor) -> Tensor:
+    """The heads' outputs summed over all positions of all prompts but for padding, (layer, head, d_head)."""
+    real = (torch.arange(seen.z[0].shape[2]).to(lengths) < lengths[:, None])[:, None, :, None]
+    return torch.stack([(z * real.to(z.device)).sum(dim=(0, 2)).cpu().double() for z in seen.z])
+
+
 def replacement(kind: str, corrupted: Activations, means: Sequence[Tensor] | None) -> Activations:
     """What the removed units of a batch contribute instead.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossamer.attention.passes import Passes, session
 from gossamer.circuits import curve, importance
-from gossamer.circuits.activations import REPLACEMENTS, Activations, Record, replacement
+from gossamer.circuits.activations import REPLACEMENTS, Activations, Record, replacement, summed
 from gossamer.circuits.batch import Batch, cut, fitting_size, in_batches
 from gossamer.circuits.circuit import Circuit
 from gossamer.circuits.parts import Parts
@@ -194,9 +194,7 @@ class Job:
                 "correct": batch.metric.correct(clean),
             }
             if record is not None:
-                real = (torch.arange(batch.clean.shape[1]).to(batch.lengths) < batch.lengths[:, None])[:, None, :, None]
-                sums = [(z * real.to(z.device)).sum(dim=(0, 2)).cpu().double() for z in record.seen.z]
-                part["sum"] = torch.stack(sums)[None]  # (1, layer, head, d_head)
+                part["sum"] = summed(record.seen, batch.lengths)[None]  # (1, layer, head, d_head)
                 part["count"] = batch.lengths.sum()[None]
             return part
 

@@ -123,7 +123,7 @@ def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dic
     found: dict[str, Any] = {
         "held_out_ranking": elsewhere(model, prompts, scores, *halves(len(prompts)), settings),
         "rephrasing": rephrased(model, prompts, scores, settings),
-        "circuit": completeness_and_minimality(model, prompts, needed),
+        "circuit": completeness_and_minimality(model, prompts, needed, settings["replace"]),
         "standard_scores": {
             measure: mib_scores(stored.ks, stored.effect, stored.total)
             for measure in ("heads_sentence", "edges_sentence", "heads_dataset")
@@ -133,7 +133,8 @@ def checks(model: Model, side: str, prompts: Prompts, panel: Path, settings: dic
     if side == "dense":
         other = Stored.read(panel / "sparse" / "heads_dataset")
         theirs = other.best_heads(other.total if other.k90 is None else other.k90)
-        own, as_many = explained(model, prompts, [theirs, dataset.best_heads(len(theirs))]).tolist()
+        sets = [theirs, dataset.best_heads(len(theirs))]
+        own, as_many = explained(model, prompts, sets, settings["replace"]).tolist()
         found["sparse_heads_in_dense"] = {
             "heads": len(theirs),
             "explained_effect": own,
