@@ -36,7 +36,7 @@ SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
 SMOLLM2_START := --first-token '<|endoftext|>'
 SMOLLM2_TRAINING := --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision $(PRECISION)
 PAGES := docs/compare.md docs/controls.md docs/results.md
-COMPARED := results/smollm2 results/stories15M bundled-gpt2 bundled-olmo results/stories15M-zero results/smollm2-zero
+COMPARED := results/smollm2 results/stories15M results/smollm2-controls bundled-gpt2 bundled-olmo results/stories15M-zero results/smollm2-zero
 
 results: $(COMPARED:%=runs/%/report.html)
 	$(BIN)/python docs/tables.py $(PAGES)
@@ -85,6 +85,10 @@ $(RESULTS)/smollm2-tuned/sparsify.json: $(SMOLLM2)
 
 $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls --out $(@D)
+
+# Controls take several times as long as circuits: fewer prompts, and not Docstring.
+$(RESULTS)/smollm2-controls/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 30 --sizes few --out $(@D)
 
 $(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 30 --sizes few --out $(@D)

@@ -168,6 +168,15 @@ def test_a_different_result_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         gossamer.wrap(hf, planted.build()[1])
 
 
+def test_a_model_that_magnifies_rounding_loads() -> None:
+    """Its own two attentions differ by 5e-4 of the spread of its logits, in float32."""
+    hf = random_model("llama", seed=2, num_hidden_layers=30)
+    with torch.no_grad():
+        for layer in hf.model.layers:
+            layer.self_attn.q_proj.weight *= 4
+    assert gossamer.wrap(hf, planted.build()[1]).n_layers == 30
+
+
 def test_tokens_that_meet_outside_attention_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = random_model("llama")
     norm = hf.model.layers[1].post_attention_layernorm

@@ -92,15 +92,15 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
 def logit_tolerance(
     hf: PreTrainedModel, own: Tensor, ids: Tensor, mask: Tensor, gap: Callable[[Tensor, Tensor], float]
 ) -> float:
-    """How much logits may differ. In half precision that is what the model's own two attentions differ by, and more."""
+    """How much logits may differ: a little, or what rounding alone makes of them, which the model's own two attentions
+    tell. That grows with depth and outlying states (0.0005 at a spread of 4 in a SmolLM2 of 30 layers, in float32)."""
     scale = max(own[mask.bool()].float().std().item(), 1e-3)
-    if hf.dtype in (torch.float32, torch.float64):
-        return 1e-4 * scale
+    least, most = (1e-4, 1e-3) if hf.dtype in (torch.float32, torch.float64) else (0.1, 0.5)
     noise = 0.0
     if hf._supports_sdpa:
         with session(hf, (), implementation="sdpa", open=True) as passes:
             noise = gap(passes(ids, mask), own)
-    return min(max(0.1 * scale, 3 * noise), 0.5 * scale)
+    return min(max(least * scale, 3 * noise), most * scale)
 
 
 def none_kept_error(passes: Passes, clean: Tensor, corrupted: Tensor) -> float:

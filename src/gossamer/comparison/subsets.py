@@ -57,7 +57,7 @@ def keeping(
         batches = cut(prompts, range(len(prompts)), size, model.device, prefix=prefix)
         if replace == "mean":
             sums, counts = zip(*(part for _, part in in_batches(batches, add_up)), strict=True)
-            means = list((torch.stack(sums).sum(dim=0) / sum(counts)))
+            means = list(torch.stack(sums).sum(dim=0) / sum(counts))
         for rows, found in in_batches(batches, work):
             values[list(rows)] = found
     return values.numpy()
