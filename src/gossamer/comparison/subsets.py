@@ -18,9 +18,7 @@ from gossamer.tasks.pair import Prompts
 Head = tuple[int, int]  # layer, head
 
 
-def keeping(
-    model: Model, prompts: Prompts, sets: Sequence[Sequence[Head]], replace: str = "corrupted"
-) -> np.ndarray:
+def keeping(model: Model, prompts: Prompts, sets: Sequence[Sequence[Head]], replace: str = "corrupted") -> np.ndarray:
     """The metric with only these heads kept and all others replaced as in `gossamer.circuit`, (prompt, set)."""
     ranks = torch.ones(len(sets), model.n_layers, model.n_heads, dtype=torch.int32)
     for number, heads in enumerate(sets):
@@ -63,9 +61,7 @@ def keeping(
     return values.numpy()
 
 
-def explained(
-    model: Model, prompts: Prompts, sets: Sequence[Sequence[Head]], replace: str = "corrupted"
-) -> np.ndarray:
+def explained(model: Model, prompts: Prompts, sets: Sequence[Sequence[Head]], replace: str = "corrupted") -> np.ndarray:
     """The explained effect of each set of heads, (set,)."""
     every = [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
     means = keeping(model, prompts, [[], every, *sets], replace).mean(axis=0)
