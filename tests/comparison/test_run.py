@@ -15,6 +15,7 @@ import torch
 
 import gossamer
 from gossamer.bundled import planted
+from gossamer.circuits import importance
 from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier, times
 from gossamer.comparison.patterns import Patterns
 from gossamer.comparison.run import Panel, check_same_model, compare, folders, results, summarise
@@ -93,6 +94,28 @@ def test_what_circuits_share_changes_none_of_them(
                 assert stored.summary[key] == pytest.approx(summary[key], abs=1e-5)
             if units == "heads":
                 torch.testing.assert_close(stored.scores()["scores"], alone.rankings["scores"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "ig"])
+def test_scores_of_heads_are_taken_from_the_edges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], kind: str
+) -> None:
+    """All three circuits of a model take as many gradients as that of edges alone."""
+    calls = 0
+    original = importance.differentiate
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(importance, "differentiate", counted)
+    for name in pair:
+        model = gossamer.load(name)
+        gossamer.circuit(model, gossamer.prompts("induction", model, 6), units="edges", importance=kind)
+    alone, calls = calls, 0
+    compare([Panel("induction", *pair)], tmp_path / "run", prompts=6, importance=kind, controls=False)
+    assert calls == alone > 0
 
 
 def test_the_planted_circuit_is_the_smaller_one(finished: tuple[Path, list[Multiplier]]) -> None:

@@ -254,6 +254,9 @@ class Job:
         elif self.settings.ranking == "dataset":
             total = torch.stack([part["sum"] for part in self.parts["scores"]]).sum(dim=0)
             mean = (total / len(self.prompts)).float().to(self.model.device)
+        known = (
+            self.collect("scores", "scores") if self.settings.ranking == "sentence" and self.parts["scores"] else None
+        )
 
         def work(batch: Batch) -> dict[str, Tensor]:
             batch = self.shortened(batch)
@@ -263,6 +266,8 @@ class Job:
                 scores = random_scores(batch.rows, valid, self.settings.seed)
             elif mean is not None:
                 scores = mean.expand_as(valid)
+            elif known is not None:
+                scores = known[batch.rows].to(self.model.device)
             else:
                 scores = self.scores(batch, instead)
             sign = "signed" if self.settings.ranking == "random" else self.settings.sign
@@ -289,7 +294,11 @@ class Job:
         index = torch.stack(torch.unravel_index(top, scores.shape[1:]), dim=-1).to(torch.int16)
         exists = valid.flatten(1).gather(1, top)
         index[~exists] = -1
-        return {"index": index, "scores": scores.flatten(1).gather(1, top).masked_fill(~exists, torch.nan)}
+        found = {"index": index, "scores": scores.flatten(1).gather(1, top).masked_fill(~exists, torch.nan)}
+        if self.settings.ranking == "sentence" and self.settings.importance != "exact":
+            # To first order a head is the sum of its edges.
+            found["heads"] = scores.double().sum(dim=(-1, -2)).float()
+        return found
 
     def result(self) -> Circuit:
         metric = self.collect("curve", "metric").double().numpy()

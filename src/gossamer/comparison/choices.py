@@ -53,6 +53,7 @@ def file_of(folder: Path, side: str, choice: dict[str, Any]) -> Path:
 def measure_choices(model: Model, side: str, prompts: Prompts, folder: Path, seed: int, bar: Bar) -> None:
     """The curve of one model on one task under every choice."""
     todo = [choice for choice in combinations() if not file_of(folder, side, choice).exists()]
+    todo.sort(key=lambda choice: choice["units"])  # edges first: see Shared
     if not todo:
         return
     (folder / FOLDER / side).mkdir(parents=True, exist_ok=True)

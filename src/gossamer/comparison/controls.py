@@ -60,13 +60,13 @@ def control_side(
     here, shuffled_shared, blank_shared = panel / FOLDER, Shared(), Shared()
     asked = {**settings, "ranking": "sentence", "sizes": "sketch"}
     nonsense = shuffled(prompts, settings["seed"])
-    for units in UNITS:
+    for units in reversed(UNITS):  # edges first: see Shared
         by_chance = {**asked, "ranking": "random", "units": units}
         try_circuit(model, prompts, here / f"random-{side}-{units}", by_chance, bar, shared)
         try_circuit(model, nonsense, here / f"nonsense-{side}-{units}", {**asked, "units": units}, bar, shuffled_shared)
     if side == "dense":
         blank = untrained(model, settings["seed"])
-        for units in UNITS:
+        for units in reversed(UNITS):  # edges first: see Shared
             try_circuit(blank, prompts, here / f"untrained-{units}", {**asked, "units": units}, bar, blank_shared)
     if not (here / f"{side}.json").exists():
         with bar(f"{prompts.task}, {model.name}: held-out ranking, completeness, minimality"):
@@ -77,7 +77,7 @@ def control_side(
 def control_tuned(model: Model, prompts: Prompts, panel: Path, settings: dict[str, Any], bar: Bar) -> None:
     """The dense model after as much training with no penalty: is it the sparsity, or the training?"""
     shared = Shared()
-    for units in UNITS:
+    for units in reversed(UNITS):  # edges first: see Shared
         asked = {**settings, "ranking": "sentence", "units": units, "sizes": "few"}
         try_circuit(model, prompts, panel / FOLDER / f"tuned-{units}", asked, bar, shared)
 

@@ -28,7 +28,8 @@ def silent(_job: str) -> AbstractContextManager[Progress]:
 @dataclass
 class Shared:
     """What the circuits of one model on the same prompts, with the same importance and replacement, have in common:
-    the metric of the clean and the corrupted prompts, and every prompt's scores of heads."""
+    the metric of the clean and the corrupted prompts, and every prompt's scores of heads. A circuit of edges gives
+    those too, and is best found first."""
 
     baseline: list[Part] = field(default_factory=list)
     scores: list[Part] = field(default_factory=list)
@@ -36,7 +37,7 @@ class Shared:
     def give(self, parts: Parts, settings: dict[str, Any]) -> None:
         """To a circuit that has just begun; it takes no time of its own."""
         stages = {"baseline": self.baseline}
-        if settings["units"] == "heads" and settings["ranking"] == "dataset":
+        if settings["units"] == "heads" and settings["ranking"] in ("sentence", "dataset"):
             stages["scores"] = self.scores
         for stage, known in stages.items():
             if not parts[stage]:
@@ -45,10 +46,12 @@ class Shared:
     def take(self, parts: Parts, settings: dict[str, Any]) -> None:
         """From a finished one."""
         self.baseline = parts["baseline"]
-        if settings["units"] == "heads" and settings["ranking"] == "sentence" and not self.scores:
+        of_heads = "scores" if settings["units"] == "heads" else "heads"
+        if settings["ranking"] == "sentence" and not self.scores and all(of_heads in part for part in parts["curve"]):
             for part in parts["curve"]:
-                total = part["scores"].double().sum(dim=0, keepdim=True)
-                self.scores.append({"rows": part["rows"], "scores": part["scores"], "sum": total})
+                scores = part[of_heads]
+                total = scores.double().sum(dim=0, keepdim=True)
+                self.scores.append({"rows": part["rows"], "scores": scores, "sum": total})
 
 
 def save_circuit(

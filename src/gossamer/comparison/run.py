@@ -206,7 +206,7 @@ def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: C
     """The circuits of one model on one task, and its controls."""
     check_same_model(model, folder / side)
     some, settings, shared = prompts_of(model, panel, chosen), chosen.settings(), Shared()
-    for measure, (units, ranking) in MEASURES.items():
+    for measure, (units, ranking) in sorted(MEASURES.items(), key=lambda item: item[1]):  # edges first: see Shared
         asked = {"units": units, "ranking": ranking, **settings}
         name = f"{panel.task}, {model.name}, {units} by {ranking}"
         save_circuit(model, some, folder / side / measure, asked, name, bar, shared)
