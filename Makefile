@@ -88,10 +88,10 @@ $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 
 # Controls take several times as long as circuits: fewer prompts, and not Docstring.
 $(RESULTS)/smollm2-controls/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 30 --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 20 --sizes few --out $(@D)
 
 $(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 30 --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 20 --sizes few --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
