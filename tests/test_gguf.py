@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import gossamer
+from gossamer.errors import GossamerError
 from tests.test_cli import refused
 
 gguf: Any = pytest.importorskip("gguf", reason="the gguf package reads GGUF files: pip install gguf")
@@ -126,3 +128,15 @@ def test_a_missing_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "broken.gguf").write_bytes(b"GGUFbroken")
     command[1] = str(tmp_path / "broken.gguf")
     assert "could not load" in refused(capsys, *command)
+
+
+def test_adapters_whose_file_was_moved_say_so(written: tuple[Path, LlamaForCausalLM], tmp_path: Path) -> None:
+    base = Path(shutil.copy(written[0], tmp_path / "base.gguf"))
+    quick: dict[str, Any] = {"block": 16, "batch": 2, "held_out": 2, "steps": 1, "lr": 1e-4, "lora": 2}
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog sat on the log. " * 1200)
+    gossamer.sparsify(gossamer.load(base), str(text), tmp_path / "twin.gguf", **quick)  # a folder may be called so
+    assert gossamer.load(tmp_path / "twin.gguf").sparse
+    base.rename(tmp_path / "moved.gguf")
+    with pytest.raises(GossamerError, match=r"base of the adapters .*base\.gguf: there is no such file"):
+        gossamer.load(tmp_path / "twin.gguf")

@@ -168,13 +168,20 @@ def test_a_different_result_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         gossamer.wrap(hf, planted.build()[1])
 
 
-def test_a_model_that_magnifies_rounding_loads() -> None:
-    """Its own two attentions differ by 5e-4 of the spread of its logits, in float32."""
-    hf = random_model("llama", seed=2, num_hidden_layers=30)
-    with torch.no_grad():
-        for layer in hf.model.layers:
-            layer.self_attn.q_proj.weight *= 4
-    assert gossamer.wrap(hf, planted.build()[1]).n_layers == 30
+def test_a_model_that_magnifies_rounding_loads_or_is_told_how() -> None:
+    """The first one's own two attentions differ by 5e-4 of the spread of its logits, in float32; the second one's by
+    more than that spread, in bfloat16."""
+    tokenizer = planted.build()[1]
+    for layers, seed in ((30, 2), (60, 1)):
+        hf = random_model("llama", seed=seed, num_hidden_layers=layers)
+        with torch.no_grad():
+            for layer in hf.model.layers:
+                layer.self_attn.q_proj.weight *= 4
+        if layers == 30:
+            assert gossamer.wrap(hf, tokenizer).n_layers == layers
+    hf.to(torch.bfloat16)  # type: ignore[arg-type]
+    with pytest.raises(GossamerError, match=r"its own eager and sdpa attention by .*: load it in float32"):
+        gossamer.wrap(hf, tokenizer)
 
 
 def test_tokens_that_meet_outside_attention_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,18 +183,23 @@ def from_files(
         section = getattr(config, gating.SECTION, {})
         base = section["base"] if section.get("adapter") else None  # only adapters are here, the weights elsewhere
         weights = {**files_of(name), **common}
+        wanted = DTYPES.get(dtype, torch.float32 if on_cpu else "auto")
         if base is not None:
+            if (place_of := find_folder(base["name"])) is not None:
+                check_folder(place_of)
             weights |= {**files_of(str(find_folder(base["name"]) or base["name"])), "revision": base["revision"]}
             name_of = f"{base['name']!r}, the base of the adapters in {name!r},"
         tokenizer = AutoTokenizer.from_pretrained(**files_of(name), config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             config=config,
             use_safetensors=True,
-            dtype=DTYPES.get(dtype, torch.float32 if on_cpu else "auto"),
+            dtype=wanted if base is None else DTYPES[base["dtype"]],  # in which its weights are known
             device_map="auto" if place == "spread" else None,
             output_loading_info=True,
             **weights,
         )
+    except GossamerError as error:
+        raise GossamerError(f"could not load the base of the adapters in {name!r}: {error}") from error
     except Exception as error:  # whatever a broken file or configuration makes transformers raise
         reason = " ".join(str(error).split())[:300]
         raise GossamerError(f"could not load {name_of} as a causal language model: {reason}") from error
@@ -211,13 +216,15 @@ def from_files(
             "transformers would fill them with random numbers"
         )
     if base is not None:
-        if str(hf.dtype).removeprefix("torch.") == base["dtype"] and fingerprint(hf) != base["weights"]:
+        if fingerprint(hf) != base["weights"]:
             raise GossamerError(
                 f"{base['name']!r} has other weights than the model that the adapters in {name!r} were trained on: "
                 "put that one in its place, or merge adapters when training (--merge)"
             )
         from peft import PeftModel
 
+        if isinstance(wanted, torch.dtype):
+            move(hf, wanted)
         hf = PeftModel.from_pretrained(hf, name, subfolder="adapter", revision=revision).merge_and_unload()
     if place not in ("spread", "cpu"):
         move(hf, place)
@@ -243,7 +250,7 @@ def files_of(name: str) -> dict[str, str]:
 
 
 def is_gguf(name: str | Path) -> bool:
-    return Path(name).suffix.lower() == ".gguf"
+    return Path(name).suffix.lower() == ".gguf" and not Path(name).expanduser().is_dir()
 
 
 def read_config(name: str, common: dict[str, Any]) -> PreTrainedConfig:

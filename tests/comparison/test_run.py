@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import gossamer
 from gossamer.bundled import planted
 from gossamer.circuits import importance
 from gossamer.comparison.multiplier import MEASURES, Multiplier, multiplier, times
 from gossamer.comparison.patterns import Patterns
-from gossamer.comparison.run import Panel, check_same_model, compare, folders, results, summarise
+from gossamer.comparison.run import Panel, compare, folders, results, summarise
+from gossamer.comparison.same import check_same_model
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.trained import Training
 from gossamer.errors import GossamerError
@@ -250,11 +252,44 @@ def test_a_task_file_that_changed_is_another_run(tmp_path: Path) -> None:
 
 
 def test_a_model_that_changed_gets_no_controls(finished: tuple[Path, list[Multiplier]], tmp_path: Path) -> None:
-    path = Path(shutil.copytree(finished[0] / "panels/induction/dense", tmp_path / "dense"))
+    panel = Path(shutil.copytree(finished[0] / "panels/induction", tmp_path / "panel"))
     model = gossamer.load("bundled:induction")  # the dense one is another
     with pytest.raises(GossamerError, match="other weights"):
-        check_same_model(model, path)
-    check_same_model(model, finished[0] / "panels/induction/sparse")
+        check_same_model(model, panel, "dense")
+    check_same_model(model, panel, "sparse")
+
+
+@pytest.mark.parametrize("side", ["dense", "sparse", "tuned"])
+def test_a_model_that_changed_after_its_part_was_finished_is_refused(
+    pair: tuple[str, str], tmp_path: Path, side: str
+) -> None:
+    """Its circuits are all there, and what is told of its training must be of the same model."""
+    folders = {name: tmp_path / name for name in ("dense", "sparse", "tuned")}
+    for folder in folders.values():
+        shutil.copytree(pair[0], folder)
+    panel, out = Panel("induction", *map(str, folders.values())), tmp_path / "run"
+    table = compare([panel], out, prompts=4, sizes="few")
+    assert compare([panel], out, prompts=4, sizes="few") == table
+    weights = folders[side] / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors, weights, metadata={"format": "pt"})  # another file with the same weights
+    assert compare([panel], out, prompts=4, sizes="few") == table
+    tensors["transformer.wte.weight"] *= 1.01
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(GossamerError, match=f"is of a {folders[side]} with other weights: --force"):
+        compare([panel], out, prompts=4, sizes="few")
+    compare([panel], out, prompts=4, sizes="few", force=True)
+
+
+def test_a_fine_tuned_control_can_be_added(pair: tuple[str, str], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"prompts": 4, "sizes": "few"}
+    compare([Panel("induction", *pair)], tmp_path / "run", **options)
+    control = tmp_path / "run/panels/induction/controls/tuned-heads/circuit.json"
+    assert not control.exists()
+    compare([Panel("induction", *pair, pair[1])], tmp_path / "run", **options)
+    assert control.exists()
+    with pytest.raises(GossamerError, match="another panels"):
+        compare([Panel("induction", *pair, pair[0])], tmp_path / "run", **options)
 
 
 def test_lost_controls_are_measured_again(

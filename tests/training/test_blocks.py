@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import gossamer
 from gossamer.errors import GossamerError
@@ -239,6 +240,13 @@ def test_drawn_text_is_kept_for_another_run(model: Model, tmp_path: Path, monkey
     next(tmp_path.glob("*-000000.safetensors")).write_bytes(b"cut")
     with pytest.raises(GossamerError, match="remove it"):
         SampledBlocks(model, nullcontext, keep=tmp_path, **shape).take(1)
+    (held_out,) = tmp_path.glob(f"*-{sampled.HELD_OUT:06}.safetensors")
+    for wrong in (plain.held_out[:, :5], plain.held_out[:2], plain.held_out.flip(1), plain.held_out + 1000):
+        save_file({"ids": wrong.contiguous()}, held_out)
+        with pytest.raises(GossamerError, match="holds no text of"):
+            SampledBlocks(model, nullcontext, keep=tmp_path, **shape)
+    with pytest.raises(GossamerError, match="this is a file, give a folder"):
+        SampledBlocks(model, nullcontext, keep=held_out, **shape)
 
 
 def test_other_text_is_not_kept(model: Model, tmp_path: Path) -> None:

@@ -467,10 +467,14 @@ def test_adapters_are_of_one_base_only(model_folder: Path, text: Path, tmp_path:
     tensors = load_file(base / "model.safetensors")
     tensors["transformer.h.0.mlp.c_fc.weight"] *= 3
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(GossamerError, match="other weights"):
-        gossamer.load(tmp_path / "moved")
+    for dtype in ("auto", "float32", "bfloat16", "float64"):
+        with pytest.raises(GossamerError, match="other weights"):
+            gossamer.load(tmp_path / "moved", dtype=dtype)
+    shutil.copy(model_folder / "model.safetensors", base)
+    for dtype in ("bfloat16", "float64"):
+        assert gossamer.load(tmp_path / "moved", dtype=dtype).describe()["dtype"] == dtype
     shutil.rmtree(base)
-    with pytest.raises(GossamerError, match="base of the adapters"):
+    with pytest.raises(GossamerError, match=r"base of the adapters in .*no config\.json"):
         gossamer.load(tmp_path / "moved")
 
 

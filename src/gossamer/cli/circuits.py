@@ -62,8 +62,8 @@ def circuits(
 ) -> None:
     """Rank heads or attention edges on a task, keep the k best for every k, and measure the explained effect.
 
-    MODEL is a hub id, a folder, or bundled:induction. If the folder of --out holds an interrupted run of the same
-    command, it goes on.
+    MODEL is a hub id, a folder, a .gguf file, or bundled:induction. If the folder of --out holds an interrupted run of
+    the same command, it goes on.
 
     \b
     Examples:

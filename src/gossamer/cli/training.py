@@ -118,8 +118,8 @@ def sparsify(
 ) -> None:
     """Post-train a model so that almost all of its attention edges are gone at unchanged loss.
 
-    MODEL is a hub id or a folder. The folder of --out becomes the sparse model, for `gossamer circuits` and
-    `gossamer.load`; it is the sparsest state whose held-out loss met the bound. Exit code 1 says that none did.
+    MODEL is a hub id, a folder or a .gguf file. The folder of --out becomes the sparse model, for `gossamer circuits`
+    and `gossamer.load`; it is the sparsest state whose held-out loss met the bound. Exit code 1 says that none did.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """A comparison: a folder with the circuits of dense and sparse models on some tasks, the multipliers, and the figures.
 
-RUN/run.json                                    what was asked
+RUN/run.json, models.json                       what was asked, of which models
 RUN/models/NAME-sparse/                         the sparse twins, where they were made by this run
 RUN/panels/TASK/{dense,sparse}/MEASURE/         a circuit each; panels of a task that came before are TASK-2, ...
 RUN/panels/TASK/{dense,sparse}/patterns.safetensors, explorer.safetensors
@@ -33,6 +33,8 @@ from gossamer.comparison.controls import control_side, control_tuned, controlled
 from gossamer.comparison.jobs import Bar, Shared, save_circuit, silent
 from gossamer.comparison.multiplier import MEASURES, Multiplier, check_same_prompts, multiplier
 from gossamer.comparison.patterns import FILE, Patterns
+from gossamer.comparison.same import FILE as SEEN
+from gossamer.comparison.same import Seen, check_same_model, look
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import write_controls
 from gossamer.comparison.trained import copy_training, read_training
@@ -49,6 +51,7 @@ REPORT = "report.html"
 PRODUCTS = (
     RESULT,
     REPORT,
+    SEEN,
     "multipliers.csv",
     "controls.json",
     "controls.md",
@@ -133,18 +136,26 @@ def compare(
     with run(folder, asked, force=force):
         prepare()
         beginnings = first_tokens(panels) if loaded.get("first_token", "auto") == "auto" else {}
+        seen = Seen(folder)
         for name in dict.fromkeys(panel.model(side) for side in ORDER for panel in panels):  # each is loaded once
+            if name is None:
+                continue
             model: Model | None = None
+            unchanged, looks = seen.unchanged(name), look(name)
             for panel, place in zip(panels, names, strict=True):
                 for side in ORDER:
                     here = folder / "panels" / place
-                    if name is None or panel.model(side) != name or finished(here, side, chosen):
+                    if panel.model(side) != name or (unchanged and finished(here, side, chosen)):
                         continue
                     model = model or load(name, **{**(loading or {}), **beginnings.get(name, {})})
+                    check_same_model(model, here, side)
+                    if finished(here, side, chosen):
+                        continue
                     if side == "tuned":
                         control_tuned(model, prompts_of(model, panel, chosen), here, chosen.settings(), bar)
                     else:
                         find_circuits(model, panel, side, here, chosen, bar)
+            seen.keep(name, looks)
         copy_training(list(dict.fromkeys(panel.sparse for panel in panels)), folder)
         return summarise(folder)
 
@@ -187,24 +198,12 @@ def files_of(panels: Sequence[Panel]) -> dict[str, str]:
     }
 
 
-def check_same_model(model: Model, side: Path) -> None:
-    """A run goes on with the model it began with."""
-    for measure in MEASURES:
-        if (side / measure / SUMMARY).exists():
-            before = Stored.read(side / measure).summary["model"]
-            if before["weights"] != model.describe()["weights"]:
-                raise GossamerError(
-                    f"{side / measure} is of a {model.name} with other weights: --force does all of it again"
-                )
-
-
 def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
     return prompts(panel.task, model, chosen.prompts, seed=chosen.seed)
 
 
 def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
     """The circuits of one model on one task, and its controls."""
-    check_same_model(model, folder / side)
     some, settings, shared = prompts_of(model, panel, chosen), chosen.settings(), Shared()
     for measure, (units, ranking) in sorted(MEASURES.items(), key=lambda item: item[1]):  # edges first: see Shared
         asked = {"units": units, "ranking": ranking, **settings}
@@ -241,7 +240,7 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
     strangers = [path.name for path in folder.iterdir() if path.name != "lock"] if folder.exists() else []
     if begun is None and strangers:
         raise GossamerError(f"{folder} holds other files ({sorted(strangers)[0]}): give a new or empty folder")
-    others = [key for key in differing(begun or asked, asked) if key not in ADDING]
+    others = [key for key in differing(begun or asked, known_to(begun, asked)) if key not in ADDING]
     if others and not force:
         raise GossamerError(
             f"{folder} holds a run with another {', '.join(others)}: give another folder, or --force to replace it"
@@ -261,6 +260,18 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
                 for path in new:
                     path.rmdir()
             raise
+
+
+def known_to(begun: dict[str, Any] | None, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is asked but for fine-tuned controls that a run began without: those can be added too."""
+    before = (begun or {}).get("panels")
+    if not isinstance(before, list) or len(before) != len(asked["panels"]):
+        return asked
+    panels = [
+        {**new, "tuned": new["tuned"] if not isinstance(old, dict) or old.get("tuned") else None}
+        for old, new in zip(before, asked["panels"])
+    ]
+    return {**asked, "panels": panels}
 
 
 def clear(folder: Path) -> None:

@@ -55,6 +55,8 @@ class SampledBlocks(Blocks):
         self.beginning = token
         self.keep = keep
         if keep is not None:
+            if keep.exists() and not keep.is_dir():
+                raise GossamerError(f"--keep-text {keep}: this is a file, give a folder")
             keep.mkdir(parents=True, exist_ok=True)
         self.held_out = self.draw(HELD_OUT, held_out, "sampling held-out text")
 
@@ -71,9 +73,13 @@ class SampledBlocks(Blocks):
             text = self.drawn(chunk, blocks, stage)
             write_whole(path, lambda temporary: save_file({"ids": text}, temporary))
         try:
-            return load_file(path)["ids"]
+            ids = load_file(path)["ids"]
         except (SafetensorError, KeyError, OSError) as error:
             raise GossamerError(f"{path} can't be read ({error}): remove it, and it is drawn again") from error
+        fits = ids.shape == (blocks, self.block) and ids.dtype == torch.int64
+        if not fits or (ids[:, 0] != self.beginning).any() or ids.min() < 0 or ids.max() >= self.model.vocabulary:
+            raise GossamerError(f"{path} holds no text of {self.model.name}: remove it, and it is drawn again")
+        return ids
 
     def drawn(self, chunk: int, blocks: int, stage: str) -> Tensor:
         parts, together = [], max(1, TOGETHER // self.block)
