@@ -31,8 +31,9 @@ from typing import Any
 import pandas as pd
 
 from gossamer.comparison.multiplier import MEASURES
-from gossamer.comparison.stored import Stored
+from gossamer.comparison.run import results
 from gossamer.comparison.tables import Table, markdown, tables
+from gossamer.errors import GossamerError
 from gossamer.files import write_text, write_whole
 
 PAPER = {  # greater-than and ioi: GPT-2; docstring and ioi-long: OLMo-7B
@@ -96,9 +97,9 @@ def multipliers(run: Path) -> list[Table]:
     rows = read(run / "multipliers.json")
     checked = read(run / "controls.json")["tasks"] if (run / "controls.json").exists() else {}
     tuned = {
-        (task, f"{units}_sentence"): control
-        for task, controlled in checked.items()
-        for units, curves in controlled["baselines"].items()
+        (result.panel.task, f"{units}_sentence"): control
+        for result in results(run)
+        for units, curves in checked.get(result.folder.name, {}).get("baselines", {}).items()
         if "k90" in (control := curves.get("tuned", {}))
     }
 
@@ -116,14 +117,11 @@ def multipliers(run: Path) -> list[Table]:
 
 def tasks(run: Path) -> list[Table]:
     cells = []
-    for task in dict.fromkeys(row["task"] for row in read(run / "multipliers.json")):
-        sides = [
-            [Stored.read(run / "panels" / task / side / measure).summary for measure in MEASURES]
-            for side in ("dense", "sparse")
-        ]
+    for result in results(run):
+        sides = [[circuit.summary for circuit in circuits] for circuits in zip(*result.circuits.values())]
         cells.append(
             [
-                task,
+                result.panel.task,
                 *(f"{circuits[0]['accuracy']:.0%}" for circuits in sides),
                 *(f"{circuits[0]['effect']:.3g} ± {circuits[0]['effect_standard_error']:.2g}" for circuits in sides),
                 *(f"{sum(circuit['seconds'] for circuit in circuits) / 60:.1f}" for circuits in sides),
@@ -189,8 +187,8 @@ def fill(text: str) -> str:
         runs = [Path(run) for run in named.split(",")]
         try:
             made = KINDS[kind](*runs)
-        except FileNotFoundError as error:
-            print(f"{error.filename}: no such file, the {kind} of {named} stays as it is")
+        except (FileNotFoundError, GossamerError) as error:
+            print(f"the {kind} of {named} stays as it is: {error}")
             return found[0]
         return f"{begin}\n{markdown(made, level=3)}\n{end}"
 

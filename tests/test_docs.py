@@ -48,6 +48,8 @@ old
 <!-- training {tmp_path}/none -->
 as it was
 <!-- end -->
+<!-- tasks {tmp_path}/none -->
+<!-- end -->
 """
     filled = script.fill(text)
     assert "old" not in filled
@@ -62,7 +64,9 @@ as it was
     assert "| 0 | 1.0000 | 50.000% |" in filled
     assert "| 39 | 1.0000 | 1.250% |" in filled
     assert "as it was" in filled
-    assert "none/sparsify.json: no such file" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"the training of {tmp_path}/none stays as it is: " in out
+    assert f"the tasks of {tmp_path}/none stays as it is: {tmp_path}/none holds no run" in out
     assert script.fill(filled) == filled
 
 

@@ -120,6 +120,14 @@ def test_its_sparse_twin_and_its_adapters_load(
         assert again["loss"] == pytest.approx(result["evaluation"]["loss"], abs=1e-5)
         assert again["warnings"] == []
     assert not [told for told in recwarn if "config file" in str(told.message)]  # nobody asks the hub for one
+    for dtype in ("bfloat16", "float64"):  # the positions of both are the same
+        twin, base = (gossamer.load(name, dtype=dtype) for name in (tmp_path / "adapters", path))
+        assert twin.describe()["dtype"] == base.describe()["dtype"] == dtype
+        own, others = (dict(hf.named_buffers()) for hf in (base.hf, twin.hf))
+        assert any("inv_freq" in name for name in own)
+        for name, buffer in own.items():
+            assert others[name].dtype == buffer.dtype == torch.float32
+            assert torch.equal(others[name], buffer)
 
 
 def test_a_missing_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

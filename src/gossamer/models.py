@@ -140,7 +140,7 @@ def load(
         name: "gpt2", "allenai/OLMo-7B-hf", a folder, a .gguf file, or a bundled name such as
             "bundled:gpt2".
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps", or "spread" (over all GPUs).
-        dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16" or "float16".
+        dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "float64", "bfloat16" or "float16".
         revision: a branch, tag or commit of a hub model.
         first_token: "auto" (prepended where the model was trained with one, as its sparse twin was post-trained),
             "none", or the token itself.
@@ -159,7 +159,7 @@ def load(
 
         hf, tokenizer = bundled.build(name)
         move(hf, "cpu" if place == "spread" else place)
-        move(hf, DTYPES.get(dtype, torch.float32))
+        cast(hf, DTYPES.get(dtype, torch.float32))
     else:
         hf, tokenizer = from_files(name, place, dtype, revision, trust_remote_code)
     commit = getattr(hf.config, "_commit_hash", None)
@@ -185,9 +185,9 @@ def from_files(
         weights = {**files_of(name), **common}
         wanted = DTYPES.get(dtype, torch.float32 if on_cpu else "auto")
         if base is not None:
-            if (place_of := find_folder(base["name"])) is not None:
-                check_folder(place_of)
-            weights |= {**files_of(str(find_folder(base["name"]) or base["name"])), "revision": base["revision"]}
+            if (base_folder := find_folder(base["name"])) is not None:
+                check_folder(base_folder)
+            weights |= {**files_of(str(base_folder or base["name"])), "revision": base["revision"]}
             name_of = f"{base['name']!r}, the base of the adapters in {name!r},"
         tokenizer = AutoTokenizer.from_pretrained(**files_of(name), config=config, **common)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -224,7 +224,7 @@ def from_files(
         from peft import PeftModel
 
         if isinstance(wanted, torch.dtype):
-            move(hf, wanted)
+            cast(hf, wanted)
         hf = PeftModel.from_pretrained(hf, name, subfolder="adapter", revision=revision).merge_and_unload()
     if place not in ("spread", "cpu"):
         move(hf, place)
@@ -268,8 +268,15 @@ def read_config(name: str, common: dict[str, Any]) -> PreTrainedConfig:
     return config
 
 
-def move(hf: nn.Module, where: str | torch.dtype) -> None:
+def move(hf: nn.Module, where: str) -> None:
     hf.to(where)  # in place; transformers types its own `to` too narrowly
+
+
+def cast(hf: nn.Module, dtype: torch.dtype) -> None:
+    """The weights alone, as transformers loads a model at a dtype: rotary frequencies in bfloat16 would move positions
+    by whole tokens."""
+    for weight in hf.parameters():
+        weight.data = weight.data.to(dtype)
 
 
 def check_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -103,21 +104,37 @@ def test_scores_of_heads_are_taken_from_the_edges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], kind: str
 ) -> None:
     """All three circuits of a model take as many gradients as that of edges alone."""
-    calls = 0
-    original = importance.differentiate
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(importance, "differentiate", counted)
+    calls = count_calls(monkeypatch, "differentiate")
     for name in pair:
         model = gossamer.load(name)
         gossamer.circuit(model, gossamer.prompts("induction", model, 6), units="edges", importance=kind)
-    alone, calls = calls, 0
+    alone = calls.pop("differentiate")
     compare([Panel("induction", *pair)], tmp_path / "run", prompts=6, importance=kind, controls=False)
-    assert calls == alone > 0
+    assert calls["differentiate"] == alone > 0
+
+
+def test_every_head_is_patched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str]) -> None:
+    """By `exact` edges say nothing of heads: the two rankings of heads share one patching of them."""
+    calls = count_calls(monkeypatch, "exact")
+    for name in pair:
+        model = gossamer.load(name)
+        for units in ("edges", "heads"):
+            gossamer.circuit(model, gossamer.prompts("induction", model, 2), units=units, importance="exact")
+    alone = calls.pop("exact")
+    compare([Panel("induction", *pair)], tmp_path / "run", prompts=2, importance="exact", controls=False)
+    assert calls["exact"] == alone > 0
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    original = getattr(importance, name)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(importance, name, counted)
+    return calls
 
 
 def test_the_planted_circuit_is_the_smaller_one(finished: tuple[Path, list[Multiplier]]) -> None:
@@ -290,6 +307,33 @@ def test_a_fine_tuned_control_can_be_added(pair: tuple[str, str], tmp_path: Path
     assert control.exists()
     with pytest.raises(GossamerError, match="another panels"):
         compare([Panel("induction", *pair, pair[0])], tmp_path / "run", **options)
+
+
+def test_a_fine_tuned_control_that_is_no_model_locks_nothing(pair: tuple[str, str], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"prompts": 4, "sizes": "few"}
+    table = compare([Panel("induction", *pair)], tmp_path / "run", **options)
+    with pytest.raises(GossamerError, match="is not a model folder"):
+        compare([Panel("induction", *pair, str(tmp_path / "misspelt"))], tmp_path / "run", **options)
+    assert compare([Panel("induction", *pair)], tmp_path / "run", **options) == table
+    # Without controls it is not asked for anything.
+    compare([Panel("induction", *pair, str(tmp_path / "none"))], tmp_path / "other", controls=False, **options)
+
+
+def test_a_fine_tuned_control_without_an_effect_is_known_by_its_weights(pair: tuple[str, str], tmp_path: Path) -> None:
+    for name in ("silent", "another"):
+        hf, tokenizer = planted.build()
+        with torch.no_grad():
+            for parameter in hf.transformer.h.parameters():
+                parameter.mul_(0 if name == "silent" else 0.001)
+        hf.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    tuned, out = tmp_path / "tuned", tmp_path / "run"
+    shutil.copytree(tmp_path / "silent", tuned)
+    compare([Panel("induction", *pair, str(tuned))], out, prompts=4, sizes="few")
+    assert (out / "panels/induction/controls/tuned-heads/no-effect.json").exists()
+    shutil.copytree(tmp_path / "another", tuned, dirs_exist_ok=True)
+    with pytest.raises(GossamerError, match="with other weights"):
+        compare([Panel("induction", *pair, str(tuned))], out, prompts=4, sizes="few")
 
 
 def test_lost_controls_are_measured_again(

@@ -67,7 +67,7 @@ def check_attention(hf: PreTrainedModel, name: str) -> tuple[tuple[Layer, ...], 
             tolerance, noise = logit_tolerance(hf, own, ids, mask, gap)
             if gap(own, ours) > tolerance:
                 reason = f"with Gossamer's attention its logits differ by {gap(own, ours):.2g} from its own"
-                if 3 * noise > tolerance:
+                if 3 * noise > tolerance and hf.dtype != torch.float64:
                     finer = "float64" if hf.dtype == torch.float32 else "float32"
                     reason += f", and those of its own eager and sdpa attention by {noise:.2g}: load it in {finer}"
                 raise refuse(reason)
@@ -100,7 +100,7 @@ def logit_tolerance(
     tell (returned too). That grows with depth and outlying states: 0.0005 at a spread of 4 in a SmolLM2 of 30 layers,
     in float32."""
     scale = max(own[mask.bool()].float().std().item(), 1e-3)
-    least, most = (1e-4, 1e-3) if hf.dtype in (torch.float32, torch.float64) else (0.1, 1.0)
+    least, most = (1e-4, 1e-3) if hf.dtype in (torch.float32, torch.float64) else (0.1, 0.5)
     noise = 0.0
     if hf._supports_sdpa:
         with session(hf, (), implementation="sdpa", open=True) as passes:

@@ -297,7 +297,7 @@ class Job:
         found = {"index": index, "scores": scores.flatten(1).gather(1, top).masked_fill(~exists, torch.nan)}
         if self.settings.ranking == "sentence" and self.settings.importance != "exact":
             # To first order a head is the sum of its edges.
-            found["heads"] = scores.double().sum(dim=(-1, -2)).float()
+            found["heads"] = scores.sum(dim=-1).cpu().double().sum(dim=-1).float()
         return found
 
     def result(self) -> Circuit:

@@ -44,7 +44,7 @@ def model_options(command: Command) -> Command:
         click.option(
             "--dtype",
             default="auto",
-            help="auto (float32 on a CPU, else the model's own), float32, bfloat16, float16",
+            help="auto (float32 on a CPU, else the model's own), float32, float64, bfloat16, float16",
         ),
         click.option("--revision", help="branch, tag or commit of a hub model"),
         click.option(

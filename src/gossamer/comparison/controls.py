@@ -33,7 +33,7 @@ from gossamer.comparison.scores import chance_jaccard, jaccard, mib_scores
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.subsets import completeness_and_minimality, explained
 from gossamer.files import write_text
-from gossamer.models import Model, wrap
+from gossamer.models import Model, cast, move, wrap
 from gossamer.tasks.pair import Prompts
 
 FOLDER = "controls"
@@ -92,7 +92,7 @@ def try_circuit(
         save_circuit(model, prompts, folder, settings, f"{prompts.task}, {folder.name}", bar, shared)
     except NoEffect as error:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / NO_EFFECT, json.dumps({"reason": str(error)}) + "\n")
+        write_text(folder / NO_EFFECT, json.dumps({"reason": str(error), "weights": model.fingerprint()}) + "\n")
 
 
 def shuffled(prompts: Prompts, seed: int) -> Prompts:
@@ -112,7 +112,8 @@ def untrained(model: Model, seed: int) -> Model:
     """The same architecture before training."""
     torch.manual_seed(seed)
     hf = type(model.hf)(model.hf.config)
-    hf.to(model.hf.dtype).to(model.device)  # type: ignore[arg-type]
+    cast(hf, model.hf.dtype)
+    move(hf, str(model.device))
     return wrap(hf.eval(), model.tokenizer, name=f"{model.name}, untrained")
 
 

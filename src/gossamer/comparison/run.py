@@ -39,7 +39,7 @@ from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import write_controls
 from gossamer.comparison.trained import copy_training, read_training
 from gossamer.errors import GossamerError
-from gossamer.files import only_process, write_text
+from gossamer.files import only_process, read_json, write_text
 from gossamer.models import Model, find_folder, load
 from gossamer.tasks import TASKS, Prompts, prompts
 from gossamer.training.settings import differing
@@ -141,11 +141,14 @@ def compare(
             if name is None:
                 continue
             model: Model | None = None
-            unchanged, looks = seen.unchanged(name), look(name)
+            looks = look(name)
+            unchanged = seen.looks.get(name) == looks
             for panel, place in zip(panels, names, strict=True):
                 for side in ORDER:
                     here = folder / "panels" / place
                     if panel.model(side) != name or (unchanged and finished(here, side, chosen)):
+                        continue
+                    if side == "tuned" and not chosen.controls:
                         continue
                     model = model or load(name, **{**(loading or {}), **beginnings.get(name, {})})
                     check_same_model(model, here, side)
@@ -205,7 +208,7 @@ def prompts_of(model: Model, panel: Panel, chosen: Choices) -> Prompts:
 def find_circuits(model: Model, panel: Panel, side: str, folder: Path, chosen: Choices, bar: Bar) -> None:
     """The circuits of one model on one task, and its controls."""
     some, settings, shared = prompts_of(model, panel, chosen), chosen.settings(), Shared()
-    for measure, (units, ranking) in sorted(MEASURES.items(), key=lambda item: item[1]):  # edges first: see Shared
+    for measure, (units, ranking) in sorted(MEASURES.items(), key=lambda item: item[1][0]):  # edges first: see Shared
         asked = {"units": units, "ranking": ranking, **settings}
         name = f"{panel.task}, {model.name}, {units} by {ranking}"
         save_circuit(model, some, folder / side / measure, asked, name, bar, shared)
@@ -259,6 +262,8 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
                     (folder / name).unlink()
                 for path in new:
                     path.rmdir()
+            elif begun is not None and not force:
+                write_text(folder / REQUEST, json.dumps(begun, indent=2) + "\n")  # without the control that is no model
             raise
 
 
@@ -280,14 +285,6 @@ def clear(folder: Path) -> None:
     for name in ("panels", "figures", "models"):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, eq=False)

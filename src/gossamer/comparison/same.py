@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.circuits.circuit import SUMMARY
+from gossamer.comparison.controls import FOLDER, NO_EFFECT
 from gossamer.comparison.stored import Stored
 from gossamer.errors import GossamerError
-from gossamer.files import write_text
+from gossamer.files import read_json, write_text
 from gossamer.models import Model, find_folder
 
 FILE = "models.json"
@@ -25,14 +26,7 @@ class Seen:
 
     def __init__(self, run: Path) -> None:
         self.path = run / FILE
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = {}
-        self.looks: dict[str, Any] = found if isinstance(found, dict) else {}
-
-    def unchanged(self, name: str) -> bool:
-        return name in self.looks and self.looks[name] == look(name)
+        self.looks = read_json(self.path) or {}
 
     def keep(self, name: str, looks: list[list[Any]]) -> None:
         """`looks` is from before the model was loaded: what changed since is seen next time."""
@@ -53,12 +47,16 @@ def look(name: str) -> list[list[Any]]:
 def check_same_model(model: Model, panel: Path, side: str) -> None:
     """Refuse to add to circuits that are of other weights."""
     weights = model.fingerprint()
-    for folder in circuits_of(panel, side):
-        if Stored.read(folder).summary["model"]["weights"] != weights:
+    for folder, own in weights_in(panel, side):
+        if own != weights:
             raise GossamerError(f"{folder} is of a {model.name} with other weights: --force does all of it again")
 
 
-def circuits_of(panel: Path, side: str) -> Iterator[Path]:
-    """The finished circuits of a model on one task."""
-    for summary in sorted([*panel.glob(f"{side}/*/{SUMMARY}"), *panel.glob(f"controls/{side}-*/{SUMMARY}")]):
-        yield summary.parent
+def weights_in(panel: Path, side: str) -> Iterator[tuple[Path, str]]:
+    """The finished circuits of a model on one task, and what has none, with the fingerprint of its weights."""
+    folders = sorted(panel.glob(f"{FOLDER}/tuned-*" if side == "tuned" else f"{side}/*"))
+    for folder in folders:
+        if (folder / SUMMARY).exists():
+            yield folder, Stored.read(folder).summary["model"]["weights"]
+        elif (told := read_json(folder / NO_EFFECT)) is not None and "weights" in told:
+            yield folder, told["weights"]

@@ -17,7 +17,7 @@ from gossamer.comparison import explorer
 from gossamer.comparison.controls import FOLDER as CONTROLS
 from gossamer.comparison.controls import UNITS
 from gossamer.comparison.multiplier import MEASURES
-from gossamer.comparison.run import REQUEST, RESULT, SIDES, Result, read_json, results
+from gossamer.comparison.run import REQUEST, RESULT, SIDES, Result, results
 from gossamer.comparison.stored import Stored
 from gossamer.comparison.tables import BASELINES, NUMBERS, baselines, tables
 from gossamer.comparison.trained import read_training
@@ -25,6 +25,7 @@ from gossamer.errors import GossamerError
 from gossamer.figures.panels import pair_colours
 from gossamer.figures.run import FOLDER as FIGURES
 from gossamer.figures.run import pair_names
+from gossamer.files import read_json
 from gossamer.report.pack import Pack
 
 MOST_EDGES = 4096  # of a prompt's ranking: more could not be told apart on a screen
