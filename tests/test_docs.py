@@ -31,8 +31,10 @@ def test_tables_are_filled_in_and_what_is_missing_stays(
     compare([Panel("induction", *["bundled:induction"] * 3)], run, prompts=6, every=True)
     log = [{"step": step, "held_out_loss": 1.0, "edges": 0.5 / (step + 1)} for step in range(40)]
     trained = tmp_path / "trained"
-    trained.mkdir()
-    (trained / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    for folder in (trained, tmp_path / "begun"):
+        folder.mkdir()
+        (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    (trained / "sparsify.json").write_text("{}")
     text = f"""Before.
 <!-- tasks {run} -->
 <!-- end -->
@@ -44,6 +46,9 @@ old
 <!-- choices {run} -->
 <!-- end -->
 <!-- trace {trained} -->
+<!-- end -->
+<!-- trace {tmp_path}/begun -->
+begun
 <!-- end -->
 <!-- training {tmp_path}/none -->
 as it was
@@ -64,6 +69,7 @@ as it was
     assert "| 0 | 1.0000 | 50.000% |" in filled
     assert "| 39 | 1.0000 | 1.250% |" in filled
     assert "as it was" in filled
+    assert f"<!-- trace {tmp_path}/begun -->\nbegun\n" in filled
     out = capsys.readouterr().out
     assert f"the training of {tmp_path}/none stays as it is: " in out
     assert f"the tasks of {tmp_path}/none stays as it is: {tmp_path}/none holds no run" in out
