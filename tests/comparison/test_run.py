@@ -196,6 +196,21 @@ def test_line_data_are_the_curves(finished: tuple[Path, list[Multiplier]]) -> No
         assert set(np.asarray(lines[2].get_ydata()).tolist()) == {0.9}
 
 
+def test_models_are_named_where_they_first_stand(finished: tuple[Path, list[Multiplier]]) -> None:
+    from gossamer.figures.panels import Drawn, draw_panels
+
+    out, (entry, *_) = finished
+    (result,) = results(out)
+    pairs = [(("a", "b"), ("C0", "C1")), (("a", "b"), ("C0", "C1")), (("c", "d"), ("C2", "C3"))]
+    panels = [Drawn("T", names, result.circuits[entry.measure], entry, colours) for names, colours in pairs]
+    legends = [axes.get_legend() for axes in draw_panels(panels).axes]
+    assert [legend and [text.get_text() for text in legend.get_texts()] for legend in legends] == [
+        ["a", "b"],
+        None,
+        ["c", "d"],
+    ]
+
+
 def test_patterns_are_those_of_the_heads_needed(finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]) -> None:
     out, _ = finished
     found = Patterns.read(out / "panels" / "induction" / "sparse" / "patterns.safetensors")

@@ -49,13 +49,17 @@ def model_label(name: str) -> str:
 
 
 def draw_panels(panels: Sequence[Drawn]) -> Figure:
-    """Panels of one measure in rows of four."""
+    """Panels of one measure in rows of four. Names stand in the first panel of a pair of models."""
     columns = min(PER_ROW, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(2.55 * columns, 2.15 * rows), layout="constrained")
     every = figure.subplots(rows, columns, squeeze=False).ravel()
+    named = set()
     for axes, panel in zip(every, panels):
         draw_panel(axes, panel)
+        if (panel.names, panel.colours) not in named:
+            axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2)
+        named.add((panel.names, panel.colours))
     for axes in every[len(panels) :]:
         axes.set_visible(False)
     return figure
@@ -78,7 +82,6 @@ def draw_panel(axes: Axes, panel: Drawn) -> None:
     axes.grid(axis="y", color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
     scale_axes(axes, units, max(circuit.total for circuit in panel.circuits))
-    axes.legend(loc="lower right", handlelength=1.2, borderaxespad=0.2)
     draw_multiplier(axes, panel.multiplier, log=log)
 
 
