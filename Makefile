@@ -37,7 +37,7 @@ SMOLLM2_TASKS := --task ioi --task greater-than --task docstring --task ioi-long
 SMOLLM2_START := --first-token '<|endoftext|>'
 SMOLLM2_TRAINING := --lora 16 --margin 0.05 --steps 500 --block 256 --batch 4 --held-out 32 --precision $(PRECISION)
 PAGES := docs/compare.md docs/controls.md docs/results.md
-COMPARED := results/smollm2 results/stories15M results/smollm2-controls results/smollm2-zero bundled-gpt2 bundled-olmo
+COMPARED := results/smollm2 results/stories15M results/smollm2-controls results/smollm2-zero results/smollm2-mean bundled-gpt2 bundled-olmo
 
 results: $(COMPARED:%=runs/%/report.html)
 	$(BIN)/python docs/tables.py $(PAGES)
@@ -87,9 +87,9 @@ $(RESULTS)/smollm2/report.html: $(RESULTS)/smollm2-sparse/sparsify.json
 $(RESULTS)/smollm2-controls/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
 	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task ioi --task greater-than --task ioi-long $(SMOLLM2_START) --prompts 20 --sizes few $(AGAIN) --out $(@D)
 
-# With zeros in place of what is removed: what it becomes decides much of a multiplier.
-$(RESULTS)/smollm2-zero/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
-	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace zero --prompts 20 --sizes few $(AGAIN) --out $(@D)
+# With zeros or means in place of what is removed: what it becomes decides much of a multiplier.
+$(RESULTS)/smollm2-zero/report.html $(RESULTS)/smollm2-mean/report.html: $(RESULTS)/smollm2-%/report.html: $(RESULTS)/smollm2-sparse/sparsify.json $(RESULTS)/smollm2-tuned/sparsify.json
+	$(BIN)/gossamer compare $(SMOLLM2) $(RESULTS)/smollm2-sparse --tuned $(RESULTS)/smollm2-tuned --task greater-than $(SMOLLM2_START) --replace $* --prompts 20 --sizes few $(AGAIN) --out $(@D)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
