@@ -116,7 +116,7 @@ def sparsify(
     dtype: str,
     **options: Any,
 ) -> None:
-    """Post-train a model so that almost all of its attention edges are gone at unchanged loss.
+    """Post-train a model so that few of its attention edges are left, with the loss held to the base model's.
 
     MODEL is a hub id, a folder or a .gguf file. The folder of --out becomes the sparse model, for `gossamer circuits`
     and `gossamer.load`; it is the sparsest state whose held-out loss met the bound. Exit code 1 says that none did.
