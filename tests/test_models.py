@@ -168,6 +168,14 @@ def test_a_different_result_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         gossamer.wrap(hf, planted.build()[1])
 
 
+def test_what_is_not_on_the_hub_has_no_revision(tmp_path: Path) -> None:
+    hf, tokenizer = planted.build()
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for name in ("bundled:induction", str(tmp_path)):
+        assert gossamer.load(name, revision="none-such").revision is None
+
+
 def test_a_model_that_magnifies_rounding_loads_or_is_told_how() -> None:
     """The first one's own two attentions differ by 5e-4 of the spread of its logits, in float32; the second one's by
     more than that spread, in bfloat16."""

@@ -163,6 +163,8 @@ def load(
     else:
         hf, tokenizer = from_files(name, place, dtype, revision, trust_remote_code)
     commit = getattr(hf.config, "_commit_hash", None)
+    if name.startswith(BUNDLED) or find_folder(name) is not None:
+        revision = None  # what is here has none: it is that of the models on the hub that are compared with it
     return wrap(hf, tokenizer, name=name, revision=commit or revision, first_token=first_token)
 
 
@@ -287,6 +289,11 @@ def check_folder(folder: Path) -> None:
             raise GossamerError(f"{folder} is a GGUF file, and reading one takes the gguf package: pip install gguf")
         return
     if not (folder / "config.json").is_file():
+        if (folder / "checkpoints").is_dir():
+            raise GossamerError(
+                f"{folder} holds a post-training run without a model: it was interrupted, or no state met the bound; "
+                "go on with --resume"
+            )
         raise GossamerError(f"{folder} is not a model folder: it has no config.json")
     if any(folder.glob("*.safetensors")) or any(folder.glob("adapter/*.safetensors")):
         return

@@ -324,6 +324,28 @@ def test_a_fine_tuned_control_can_be_added(pair: tuple[str, str], tmp_path: Path
         compare([Panel("induction", *pair, pair[0])], tmp_path / "run", **options)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"panels": [{'])
+def test_a_damaged_request_is_told_from_none(
+    finished: tuple[Path, list[Multiplier]], pair: tuple[str, str], tmp_path: Path, content: str
+) -> None:
+    run = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    (run / "run.json").write_text(content)
+    with pytest.raises(GossamerError, match=r"run\.json can't be read"):
+        results(run)
+    if content != "{}":
+        with pytest.raises(GossamerError, match=r"run\.json can't be read"):
+            compare([Panel("induction", *pair)], run, prompts=12)
+    (run / "run.json").unlink()
+    with pytest.raises(GossamerError, match=r"it has no run\.json"):
+        results(run)
+
+
+def test_a_task_is_asked_of_two_models_once(pair: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(GossamerError, match="induction is asked of the same models twice"):
+        compare([Panel("induction", *pair)] * 2, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_fine_tuned_control_that_is_no_model_locks_nothing(pair: tuple[str, str], tmp_path: Path) -> None:
     options: dict[str, Any] = {"prompts": 4, "sizes": "few"}
     table = compare([Panel("induction", *pair)], tmp_path / "run", **options)

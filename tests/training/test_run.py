@@ -483,6 +483,8 @@ def test_a_failed_replacement_leaves_no_old_model(model: Model, text: Path, tmp_
     sparsify(model, text, out)
     with pytest.raises(NotFeasible):
         sparsify(model, text, out, tau=0.1, force=True)
+    with pytest.raises(GossamerError, match="no state met the bound; go on with --resume"):
+        gossamer.load(out)
     assert not (out / "config.json").exists()
     assert not (out / "model.safetensors").exists()
 

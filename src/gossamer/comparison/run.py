@@ -131,6 +131,8 @@ def compare(
     folder = Path(out)
     chosen = Choices(**{name: choice for name, choice in choices.items() if choice is not None})
     names = folders(panels)
+    if twice := [panel.task for number, panel in enumerate(panels) if panel in panels[:number]]:
+        raise GossamerError(f"{twice[0]} is asked of the same models twice: give it once")
     loaded = {name: str(choice) for name in LOADED if (choice := (loading or {}).get(name)) is not None}
     asked = {"panels": [asdict(panel) for panel in panels], **asdict(chosen), **loaded, **files_of(panels)}
     with run(folder, asked, force=force):
@@ -240,6 +242,8 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise GossamerError(f"{folder} is a file: give a folder to write to")
     begun = read_json(folder / REQUEST)
+    if begun is None and (folder / REQUEST).exists():
+        raise GossamerError(f"{folder / REQUEST} can't be read: put it back, or give another folder")
     strangers = [path.name for path in folder.iterdir() if path.name != "lock"] if folder.exists() else []
     if begun is None and strangers:
         raise GossamerError(f"{folder} holds other files ({sorted(strangers)[0]}): give a new or empty folder")
@@ -315,6 +319,8 @@ def results(folder: Path) -> list[Result]:
     try:
         panels = [Panel(**panel) for panel in (asked or {})["panels"]]
     except (KeyError, TypeError) as error:
+        if (folder / REQUEST).exists():
+            raise GossamerError(f"{folder / REQUEST} can't be read: put it back, or make the run again") from error
         raise GossamerError(f"{folder} holds no run of compare or reproduce: it has no {REQUEST}") from error
     found = []
     for panel, place in zip(panels, folders(panels), strict=True):
