@@ -24,7 +24,7 @@ reproduce-full: $(READY)
 
 # What docs/results.md and docs/compare.md show; `make controls`: what docs/controls.md shows besides. Hours; interrupted, they go on where they were. On two cores
 # `make -j2 results OMP_NUM_THREADS=1` runs two stages side by side, which is faster than each with two threads.
-# STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead. PRECISION=bf16 trains SmolLM2 in
+# STORIES and TEXT are a model and a text on the hub; give folders or files to take those instead. PRECISION=bf16 trains in
 # bfloat16: faster where the processor has such products, slower where it has not.
 STORIES ?= Xenova/llama2.c-stories15M
 TEXT ?= Skylion007/openwebtext
@@ -59,11 +59,11 @@ runs/choices-gpt2/report.html: | $(READY)
 	$(BIN)/gossamer compare bundled:gpt2 bundled:gpt2-sparse --task greater-than --task ioi --prompts 50 --sizes few --no-controls --all --out $(@D)
 
 $(RESULTS)/stories15M-sparse/sparsify.json: | $(READY)
-	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 1300 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --margin 0.02 --steps 2000 --precision $(PRECISION) --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 # The control: trained as long on the same text, not made sparse.
 $(RESULTS)/stories15M-tuned/sparsify.json: | $(READY) $(RESULTS)/stories15M-sparse/sparsify.json
-	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 1300 --every 100 --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
+	$(BIN)/gossamer sparsify $(STORIES) --data self --no-penalty --predict 4 --lr 1e-5 --steps 2000 --every 100 --precision $(PRECISION) --keep-text $(RESULTS)/stories15M-text --out $(@D) --resume
 
 $(RESULTS)/stories15M/report.html: $(RESULTS)/stories15M-sparse/sparsify.json $(RESULTS)/stories15M-tuned/sparsify.json
 	$(BIN)/gossamer compare $(STORIES) $(RESULTS)/stories15M-sparse --tuned $(RESULTS)/stories15M-tuned $(STORIES_TASKS) --sizes few $(AGAIN) --out $(@D)
