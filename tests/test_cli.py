@@ -279,7 +279,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
     other = subprocess.run([*command, "--seed", "1"], capture_output=True, text=True, check=False)
     assert other.returncode == 2
-    assert "holds an unfinished run with another prompts_sha256, seed" in other.stderr
+    assert "holds an unfinished run that was asked otherwise (prompts_sha256, seed)" in other.stderr
     assert {path.name: path.read_bytes() for path in parts.glob("curve-*.safetensors")} == finished
 
     again = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -26,6 +26,11 @@ def test_a_folder_loads_as_it_was_saved(folder: Path) -> None:
     assert model.hf.config._attn_implementation != function.NAME
 
 
+def test_a_model_is_shown_in_a_line(folder: Path) -> None:
+    assert repr(gossamer.load(folder)).startswith(f"Model(name={str(folder)!r}, revision=None, first_token=")
+    assert len(repr(gossamer.load(folder))) < 200 + len(str(folder))
+
+
 def test_dtype_and_device_are_chosen(folder: Path) -> None:
     assert gossamer.load(folder, dtype="float16").hf.dtype == torch.float16
     with pytest.raises(GossamerError, match="unknown dtype 'int3'"):

@@ -43,12 +43,12 @@ BEGINNINGS = {"<s>", "<bos>", "<BOS>", "<|begin_of_text|>", "<|startoftext|>"}
 class Model:
     """A Hugging Face model whose attention Gossamer reproduces, with its tokenizer."""
 
-    hf: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    hf: PreTrainedModel = field(repr=False)
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
     name: str
     revision: str | None
     first_token: int | None  # prepended to every prompt
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...] = field(repr=False)
     n_heads: int
     reuses_prefix: bool = True  # positions can be given to the model, so that a shared beginning is computed once
     _encoded: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)

@@ -92,6 +92,6 @@ def check_free(folder: Path, begun: Any, asked: dict[str, Any], *, force: bool) 
     if isinstance(begun, dict) and begun != asked:
         differing = sorted(key for key in {*begun, *asked} if begun.get(key) != asked.get(key))
         raise GossamerError(
-            f"{folder} holds an unfinished run with another {', '.join(differing)}: give another folder, or "
-            "--force to replace it"
+            f"{folder} holds an unfinished run that was asked otherwise ({', '.join(differing)}): give another "
+            "folder, or --force to replace it"
         )

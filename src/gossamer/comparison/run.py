@@ -250,7 +250,8 @@ def run(folder: Path, asked: dict[str, Any], *, force: bool) -> Iterator[None]:
     others = [key for key in differing(begun or asked, known_to(begun, asked)) if key not in ADDING]
     if others and not force:
         raise GossamerError(
-            f"{folder} holds a run with another {', '.join(others)}: give another folder, or --force to replace it"
+            f"{folder} holds a run that was asked otherwise ({', '.join(others)}): give another folder, or --force to "
+            "replace it"
         )
     new = [path for path in (folder, *folder.parents) if not path.exists()]  # what we create, innermost first
     folder.mkdir(parents=True, exist_ok=True)
