@@ -247,7 +247,7 @@ def test_a_finished_run_is_not_done_again(pair: tuple[str, str], finished: tuple
 def test_another_request_is_refused_and_forced(pair: tuple[str, str], tmp_path: Path) -> None:
     panel = Panel("induction", *pair)
     compare([panel], tmp_path / "run", prompts=4)
-    with pytest.raises(GossamerError, match="another prompts"):
+    with pytest.raises(GossamerError, match=r"asked otherwise \(prompts\)"):
         compare([panel], tmp_path / "run", prompts=5)
     table = compare([panel], tmp_path / "run", prompts=5, force=True)
     assert len(Stored.read(tmp_path / "run/panels/induction/dense/heads_sentence").clean) == 5
@@ -267,7 +267,7 @@ def test_another_first_token_or_type_is_another_run(
     finished: tuple[Path, list[Multiplier]], pair: tuple[str, str]
 ) -> None:
     for name, value in (("first_token", "none"), ("dtype", "float64")):
-        with pytest.raises(GossamerError, match=f"another {name}"):
+        with pytest.raises(GossamerError, match=rf"asked otherwise \({name}\)"):
             compare([Panel("induction", *pair)], finished[0], prompts=12, loading={name: value})
 
 
@@ -279,7 +279,7 @@ def test_a_task_file_that_changed_is_another_run(tmp_path: Path) -> None:
     task.write_text("".join(lines[:2]))
     compare([panel], out, controls=False, sizes="few")
     task.write_text("".join(lines))
-    with pytest.raises(GossamerError, match=r"another text in .*mine\.jsonl"):
+    with pytest.raises(GossamerError, match=r"asked otherwise \(text in .*mine\.jsonl\)"):
         compare([panel], out, sizes="few")
 
 
